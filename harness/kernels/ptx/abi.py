@@ -45,7 +45,7 @@ class ContextField(IntEnum):
     DYNAMIC_SHARED = 34  # bytes
     RAN_FLAGS = 35  # a byte for each block of operations
     COPIES = 36  # the copy into each 4 bytes of shared memory, or 0 where a kernel makes none
-    CHOSEN = 37  # x, y and z of each block that runs; with a count of 0 all run
+    CHOSEN = 37  # the ordinal of each block that runs; with a count of 0 all run
     CHOSEN_COUNT = 38
     EXTENTS = 39  # the largest 32-bit integer in an address, by the access's site; 0 asks for none
 

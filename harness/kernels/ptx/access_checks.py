@@ -6,7 +6,6 @@ initialization, races. The first violation fills the report, and the access does
 
 from __future__ import annotations
 
-from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.ptx.abi import (
     MAX_OVERFLOWS,
     OVERFLOW_FLAG,
@@ -19,8 +18,8 @@ from harness.kernels.ptx.abi import (
     RegionSpace,
 )
 from harness.kernels.ptx.copy_checks import GRANULE_BITS, CopyEntry
+from harness.kernels.ptx.llvm_code import PtxFunction
 from harness.kernels.ptx.race_checks import RaceCheckedPtxAccess
-from harness.kernels.ptx.thread_code import load_region
 
 # `peek` and `poke` are reads and writes that may synchronize: volatile, relaxed, acquire, release.
 VERBS = ("read", "write", "update", "peek", "poke")
@@ -42,66 +41,68 @@ def build_access_checks() -> str:
     return "\n".join(map(str, parts)) + "\ndeclare i32 @memcmp(ptr, ptr, i64)\n"
 
 
-def _build_find() -> LlvmFunction:
+def _build_find() -> PtxFunction:
     """Build the function that finds the region of an address by its number; 0 if there is none."""
-    code = LlvmFunction("define internal i32 @ptx_find(ptr %context, i64 %address)")
+    code = PtxFunction("define internal i32 @ptx_find(ptr %context, i64 %address)")
     with code.when(code.let(f"icmp ult i64 %address, {_SMALLEST_ADDRESS}"), exits=True):
         code.emit("ret i32 0")
-    table = code.to_pointer(code.load_field("%context", ContextField.REGIONS))
-    with code.loop(code.load_field("%context", ContextField.REGION_COUNT)) as index:
+    table = code.to_pointer(code.get_context(ContextField.REGIONS))
+    with code.loop(code.get_context(ContextField.REGION_COUNT)) as index:
         region = code.element_pointer(table, REGION_ROW, index)
         start = code.load_field(region, PtxRegionField.START)
         end = code.load_field(region, PtxRegionField.END)
-        after = code.let(f"icmp uge i64 %address, {start}")
-        before = code.let(f"icmp ult i64 %address, {end}")
-        with code.when(code.let(f"and i1 {after}, {before}"), exits=True):
+        is_inside = code.join_conditions(
+            code.let(f"icmp uge i64 %address, {start}"), code.let(f"icmp ult i64 %address, {end}")
+        )
+        with code.when(is_inside, exits=True):
             code.emit(f"ret i32 {code.let(f'trunc i64 {index} to i32')}")
     code.emit("ret i32 0")
     return code
 
 
-def _build_lookup() -> LlvmFunction:
+def _build_lookup() -> PtxFunction:
     """Build the same with the question to Python, which may add a region."""
-    code = LlvmFunction("define internal i32 @ptx_lookup(ptr %context, i64 %address)")
+    code = PtxFunction("define internal i32 @ptx_lookup(ptr %context, i64 %address)")
     found = code.let("call i32 @ptx_find(ptr %context, i64 %address)")
     with code.when(code.let(f"icmp ne i32 {found}, 0"), exits=True):
         code.emit(f"ret i32 {found}")
-    ask = code.to_pointer(code.load_field("%context", ContextField.FIND_REGION))
+    ask = code.to_pointer(code.get_context(ContextField.FIND_REGION))
     code.emit(f"ret i32 {code.let(f'call i32 {ask}(i64 %address)')}")
     return code
 
 
-def _build_classify() -> LlvmFunction:
+def _build_classify() -> PtxFunction:
     """Build the function that finds the region that a loaded pointer points into.
 
     A pointer among the parameters has its region in a table, since it may lie at a tensor's end.
     """
-    code = LlvmFunction(
+    code = PtxFunction(
         "define i32 @ptx_classify(ptr %context, i64 %value, i64 %address, i1 %parameter)"
     )
     with code.when("%parameter"):
-        base = code.load_field("%context", ContextField.PARAMETERS)
+        base = code.get_context(ContextField.PARAMETERS)
         offset = code.let(f"sub i64 %address, {base}")
         with code.when(code.let(f"icmp ult i64 {offset}, 32768"), exits=True):
-            table = code.to_pointer(code.load_field("%context", ContextField.PARAMETER_REGIONS))
+            table = code.to_pointer(code.get_context(ContextField.PARAMETER_REGIONS))
             region = code.load_field(table, code.let(f"lshr i64 {offset}, 3"))
             code.emit(f"ret i32 {code.let(f'trunc i64 {region} to i32')}")
-    large = code.let(f"icmp ugt i64 %value, {1 << 40}")
-    small = code.let(f"icmp ult i64 %value, {1 << 47}")
-    with code.when(code.let(f"and i1 {large}, {small}"), exits=True):
+    may_be_pointer = code.join_conditions(
+        code.let(f"icmp ugt i64 %value, {1 << 40}"), code.let(f"icmp ult i64 %value, {1 << 47}")
+    )
+    with code.when(may_be_pointer, exits=True):
         code.emit(f"ret i32 {code.let('call i32 @ptx_lookup(ptr %context, i64 %value)')}")
     code.emit(f"ret i32 {code.let('call i32 @ptx_find(ptr %context, i64 %value)')}")
     return code
 
 
-def _build_record() -> LlvmFunction:
+def _build_record() -> PtxFunction:
     """Build the function that saves an overflow and returns its number, from 1."""
-    code = LlvmFunction("define i32 @ptx_record(ptr %context, i64 %site, i64 %true, i64 %wrapped)")
-    count = code.load_field("%context", ContextField.OVERFLOW_COUNT)
+    code = PtxFunction("define i32 @ptx_record(ptr %context, i64 %site, i64 %true, i64 %wrapped)")
+    count = code.get_context(ContextField.OVERFLOW_COUNT)
     full = code.let(f"icmp uge i64 {count}, {MAX_OVERFLOWS - 2}")
     number = code.let(f"select i1 {full}, i64 {count}, i64 {code.let(f'add i64 {count}, 1')}")
     code.store_element("i64", number, "%context", ContextField.OVERFLOW_COUNT)
-    table = code.to_pointer(code.load_field("%context", ContextField.OVERFLOWS))
+    table = code.to_pointer(code.get_context(ContextField.OVERFLOWS))
     row = code.element_pointer(table, f"[{len(OverflowRecordField)} x i64]", number)
     code.store_element("i64", "%site", row, OverflowRecordField.SITE)
     code.store_element("i64", "%true", row, OverflowRecordField.TRUE_VALUE)
@@ -117,7 +118,7 @@ class _AccessCheck(RaceCheckedPtxAccess):
         super().__init__(verb)
         code = self._code
         self._check_overflow()
-        self._number, self._region = load_region(code)
+        self._number, self._region = code.load_region()
         self._check_local_memory()
         self._check_bounds()
         self._check_alignment()
@@ -138,20 +139,20 @@ class _AccessCheck(RaceCheckedPtxAccess):
         with code.when(code.let("icmp slt i32 %state, 0"), exits=True):
             number = code.let(f"zext i32 {code.let(f'and i32 %state, {OVERFLOW_FLAG - 1}')} to i64")
             self._report(PtxViolationKind.OVERFLOW, code.let("zext i32 %given to i64"), number)
-        extents = code.load_field("%context", ContextField.EXTENTS)
-        with code.when(code.let(f"icmp ne i64 {extents}, 0")):
+        extents = code.get_context(ContextField.EXTENTS)
+        with code.when(code.is_nonzero(extents)):
             entry = code.element_pointer(code.to_pointer(extents), "i64", "%site")
-            pair = f"i64 {code.load('i64', entry)}, i64 {code.let('zext i32 %state to i64')}"
-            code.store("i64", code.let(f"call i64 @llvm.umax.i64({pair})"), entry)
+            known, state = code.load("i64", entry), code.let("zext i32 %state to i64")
+            code.store("i64", code.call_intrinsic("umax", "i64", known, state), entry)
 
     def _check_rules(self, field: PtxRegionField, kind: PtxViolationKind) -> None:
         """Look both ends of the access up in the block's mask of allowed bytes."""
         code = self._code
         table = self._field(field)
-        with code.when(code.let(f"icmp ne i64 {table}, 0")):
-            block = code.load_field("%context", ContextField.BLOCK_ORDINAL)
+        with code.when(code.is_nonzero(table)):
+            block = code.get_context(ContextField.BLOCK_ORDINAL)
             mask = code.load_field(code.to_pointer(table), block)
-            with code.when(code.let(f"icmp ne i64 {mask}, 0")):
+            with code.when(code.is_nonzero(mask)):
                 allowed = code.to_pointer(mask)
                 last = code.let(f"add i64 {self._offset}, {code.let('sub i64 %size, 1')}")
                 first_byte = code.load_element("i8", allowed, self._offset)
@@ -163,31 +164,29 @@ class _AccessCheck(RaceCheckedPtxAccess):
     def _check_initialized(self) -> None:
         code = self._code
         shadow = self._field(PtxRegionField.UNINITIALIZED)
-        with code.when(code.let(f"icmp ne i64 {shadow}, 0")):
+        with code.when(code.is_nonzero(shadow)):
             start = code.element_pointer(code.to_pointer(shadow), "i8", self._offset)
             if self.verb in ("read", "update", "peek"):
                 # Of a read, `%new` has a bit for each byte that is used of it, or none for all.
                 mask = "0" if self.verb == "update" else code.let("ptrtoint ptr %new to i64")
-                is_whole = code.let(f"icmp eq i64 {mask}, 0")
+                is_whole = code.is_equal(mask, 0)
                 with code.loop("%size") as place:
                     empty = code.load_element("i8", start, place)
                     bit = code.let(f"trunc i64 {code.let(f'lshr i64 {mask}, {place}')} to i1")
                     is_used = code.let(f"select i1 {is_whole}, i1 true, i1 {bit}")
                     is_empty = code.let(f"icmp ne i8 {empty}, 0")
-                    with code.when(code.let(f"and i1 {is_used}, {is_empty}"), exits=True):
+                    with code.when(code.join_conditions(is_used, is_empty), exits=True):
                         self._report(PtxViolationKind.UNINITIALIZED_READ, self._number)
             if self.verb not in ("read", "peek"):
-                code.emit(f"call void @llvm.memset.p0.i64(ptr {start}, i8 0, i64 %size, i1 false)")
+                code.fill_bytes(start, 0, "%size")
 
     def _check_copies(self) -> None:
         """Report a read of bytes that a copy may not have reached; a write takes their place."""
         code = self._code
-        table = code.load_field("%context", ContextField.COPIES)
-        space = self._field(PtxRegionField.SPACE)
-        is_shared = code.let(f"icmp eq i64 {space}, {int(RegionSpace.SHARED)}")
-        has_copies = code.let(f"icmp ne i64 {table}, 0")
-        with code.when(code.let(f"and i1 {is_shared}, {has_copies}")):
-            start = code.load_field("%context", ContextField.SHARED)
+        table = code.get_context(ContextField.COPIES)
+        is_shared = code.is_equal(self._field(PtxRegionField.SPACE), RegionSpace.SHARED)
+        with code.when(code.join_conditions(is_shared, code.is_nonzero(table))):
+            start = code.get_context(ContextField.SHARED)
             offset = code.let(f"sub i64 %address, {start}")
             first = code.let(f"lshr i64 {offset}, {GRANULE_BITS}")
             last = code.let(f"add i64 {offset}, {code.let('sub i64 %size, 1')}")
@@ -215,9 +214,9 @@ class _AccessCheck(RaceCheckedPtxAccess):
     def _check_local_memory(self) -> None:
         """Allow an address of unknown origin anywhere in the thread's own memory."""
         code = self._code
-        with code.when(code.let(f"icmp eq i64 {self._number}, 0"), exits=True):
-            local = code.load_field("%frame", FrameField.LOCAL)
-            size = code.load_field("%context", ContextField.LOCAL_SIZE)
+        with code.when(code.is_equal(self._number, 0), exits=True):
+            local = code.get_frame(FrameField.LOCAL)
+            size = code.get_context(ContextField.LOCAL_SIZE)
             offset = code.let(f"sub i64 %address, {local}")
             inside = code.let(f"icmp ult i64 {offset}, {size}")
             with code.when(inside, exits=True):
@@ -226,10 +225,8 @@ class _AccessCheck(RaceCheckedPtxAccess):
 
     def _check_bounds(self) -> None:
         code = self._code
-        is_local = code.let(
-            f"icmp eq i64 {self._field(PtxRegionField.SPACE)}, {int(RegionSpace.LOCAL)}"
-        )
-        local = code.load_field("%frame", FrameField.LOCAL)
+        is_local = code.is_equal(self._field(PtxRegionField.SPACE), RegionSpace.LOCAL)
+        local = code.get_frame(FrameField.LOCAL)
         base = code.let(f"select i1 {is_local}, i64 {local}, i64 0")
         self._address = code.let(f"sub i64 %address, {base}")
         start, end = self._field(PtxRegionField.START), self._field(PtxRegionField.END)
@@ -244,7 +241,7 @@ class _AccessCheck(RaceCheckedPtxAccess):
         code = self._code
         # The largest power of two in the size, for the many bytes of a bulk copy at most 16.
         lowest = code.let(f"and i64 %size, {code.let('sub i64 0, %size')}")
-        multiple = code.let(f"call i64 @llvm.umin.i64(i64 {lowest}, i64 16)")
+        multiple = code.call_intrinsic("umin", "i64", lowest, 16)
         rest = code.let(f"and i64 %address, {code.let(f'sub i64 {multiple}, 1')}")
-        with code.when(code.let(f"icmp ne i64 {rest}, 0"), exits=True):
+        with code.when(code.is_nonzero(rest), exits=True):
             self._report(PtxViolationKind.MISALIGNED, self._number)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.ir.graph import IRValue
-from harness.kernels.ptx.abi import ContextField, FrameField, WaitKind
+from harness.kernels.ptx.abi import WaitKind
 from harness.kernels.ptx.copy_checks import emit_begin, emit_commit, emit_wait
 from harness.kernels.ptx.instructions import Instruction
+from harness.kernels.ptx.llvm_code import PtxFunction
 from harness.kernels.ptx.memory_ops import emit_address, emit_check, emit_space_address
-from harness.kernels.ptx.thread_code import PtxSite, ThreadCode
+from harness.kernels.ptx.thread_code import ThreadCode
 
 _COUNT_BITS, _COUNT_MASK = 20, (1 << 20) - 1
 _EXPECTED, _PENDING, _BYTES = 1, 1 + _COUNT_BITS, 1 + 2 * _COUNT_BITS
@@ -25,7 +25,7 @@ CLUSTER_BARRIER = 16  # the barrier beside the 16 of a block
 
 def build_mbarrier_functions() -> str:
     """Build the function that changes an mbarrier and returns the number it had before."""
-    code = LlvmFunction(
+    code = PtxFunction(
         "define i64 @ptx_mbarrier(ptr %context, i64 %address, i64 %arrivals, i64 %drops,"
         " i64 %bytes)"
     )
@@ -33,7 +33,7 @@ def build_mbarrier_functions() -> str:
     old = code.load("i64", place)
 
     def field(start: int) -> str:
-        return code.let(f"and i64 {code.let(f'lshr i64 {old}, {start}')}, {_COUNT_MASK}")
+        return code.extract_bits(old, start, _COUNT_MASK)
 
     phase = code.let(f"and i64 {old}, 1")
     expected = code.let(f"sub i64 {field(_EXPECTED)}, %drops")
@@ -41,9 +41,9 @@ def build_mbarrier_functions() -> str:
     pending = code.let(f"sub i64 {field(_PENDING)}, {gone}")
     to_come = code.let(f"add i64 {code.let(f'ashr i64 {old}, {_BYTES}')}, %bytes")
     left = code.let(f"or i64 {pending}, {to_come}")
-    complete = code.let(f"icmp eq i64 {left}, 0")
+    complete = code.is_equal(left, 0)
     with code.when(complete):
-        code.increment(code.element_pointer("%context", "i64", ContextField.EPOCH), "1")
+        code.advance_epoch()
     flip = code.let(f"zext i1 {complete} to i64")
     phase = code.let(f"xor i64 {phase}, {flip}")
     pending = code.let(f"select i1 {complete}, i64 {expected}, i64 {pending}")
@@ -122,7 +122,7 @@ def _emit_wait(
     code.store("i1", emit_is_over(), slot)
     waits = code.let(f"xor i1 {code.load('i1', slot)}, true")
     with code.when(waits):
-        site = code.add_site(PtxSite(instruction.operation.source, instruction.name))
+        site = code.add_wait_site(instruction)
         code.suspend([*living, *instruction.operands], WaitKind.YIELD, site)
         address = emit_address(code, instruction)
         code.store("i1", emit_is_over(), slot)
@@ -191,27 +191,18 @@ def _emit_small_copy(code: ThreadCode, instruction: Instruction) -> None:
         count = str(size)
     else:
         count = code.resize(code.get(given, 32), 32, 64)
-        count = code.let(f"call i64 @llvm.umin.i64(i64 {count}, i64 {size})")
-    with code.when(code.let(f"icmp ne i64 {count}, 0")):
+        count = code.call_intrinsic("umin", "i64", count, size)
+    with code.when(code.is_nonzero(count)):
         emit_check(code, instruction, "read", origin, count, source)
-        code.emit(
-            f"call void @llvm.memcpy.p0.p0.i64(ptr {buffer}, ptr {code.to_pointer(origin)},"
-            f" i64 {count}, i1 false)"
-        )
+        code.copy_bytes(buffer, code.to_pointer(origin), count)
     emit_check(code, instruction, "write", to, size, target, new_bytes=buffer)
-    code.emit(
-        f"call void @llvm.memcpy.p0.p0.i64(ptr {code.to_pointer(to)}, ptr {buffer},"
-        f" i64 {size}, i1 false)"
-    )
+    code.copy_bytes(code.to_pointer(to), buffer, size)
     emit_begin(code, to, size)
 
 
 def _emit_bulk_copy(code: ThreadCode, instruction: Instruction) -> None:
-    spaces = [
-        one.partition("::")[0]
-        for one in instruction.modifiers
-        if one.partition("::")[0] in ("shared", "global")
-    ]
+    names = (one.partition("::")[0] for one in instruction.modifiers)
+    spaces = [name for name in names if name in ("shared", "global")]
     if len(spaces) != 2:
         raise instruction.refuse()
     to = emit_space_address(code, instruction, 0, spaces[0])
@@ -220,10 +211,7 @@ def _emit_bulk_copy(code: ThreadCode, instruction: Instruction) -> None:
     emit_check(code, instruction, "read", origin, size, instruction.operands[1])
     source = code.to_pointer(origin)
     emit_check(code, instruction, "write", to, size, instruction.operands[0], new_bytes=source)
-    code.emit(
-        f"call void @llvm.memcpy.p0.p0.i64(ptr {code.to_pointer(to)}, ptr {source},"
-        f" i64 {size}, i1 false)"
-    )
+    code.copy_bytes(code.to_pointer(to), source, size)
     if any(one.startswith("mbarrier::") for one in instruction.modifiers):
         barrier = emit_space_address(code, instruction, 3, "shared")
         emit_check(code, instruction, "peek", barrier, 8, instruction.operands[3])
@@ -244,8 +232,5 @@ def emit_cluster_barrier(
     """Wait for all threads of the block, which is the cluster; arriving alone waits for none."""
     if instruction.has("arrive"):
         return
-    site = code.add_site(PtxSite(instruction.operation.source, instruction.name))
-    base = code.element_pointer("%frame", "i64", FrameField.PAYLOAD)
-    for place, value in enumerate((str(CLUSTER_BARRIER), "0", "0")):
-        code.store_element("i64", value, base, place)
-    code.suspend(living, WaitKind.BARRIER, site)
+    code.set_payload([str(CLUSTER_BARRIER), "0", "0"], "i64")
+    code.suspend(living, WaitKind.BARRIER, code.add_wait_site(instruction))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.kernels.ptx.instructions import Instruction, space_of
 from harness.kernels.ptx.memory_ops import emit_address, emit_check, emit_unwritten_store
 from harness.kernels.ptx.parser import bits_of_type
-from harness.kernels.ptx.thread_code import ThreadCode
+from harness.kernels.ptx.thread_code import LLVM_FLOATS, ThreadCode
 
 _VERBS = ("add", "inc", "dec", "min", "max", "and", "or", "xor", "exch", "cas")
 
@@ -18,13 +18,13 @@ def emit_atomic(code: ThreadCode, instruction: Instruction) -> None:
         raise instruction.refuse()
     bits = bits_of_type(kind)
     address = emit_address(code, instruction)
-    target, *given = instruction.operands
+    target, *operands = instruction.operands
     site = emit_check(code, instruction, "update", address, bits // 8, target)
-    depends = code.join_companions(given, "u")
+    depends = code.join_companions(operands, "u")
     emit_unwritten_store(code, instruction, site, address, bits // 8, depends)
     pointer = code.to_pointer(address)
     old = code.let(f"load i{bits}, ptr {pointer}, align 1")
-    values = [code.get(value, bits) for value in given]
+    values = [code.get(value, bits) for value in operands]
     new = _emit_update(code, instruction, verb, kind, old, values)
     code.emit(f"store i{bits} {new}, ptr {pointer}, align 1")
     if instruction.results:
@@ -55,7 +55,7 @@ def _emit_update(
         return code.let(f"select i1 {restart}, i{bits} {new}, i{bits} {step}")
     if verb in ("min", "max"):
         name = f"{'s' if kind[0] == 's' else 'u'}{verb}"
-        return code.let(f"call i{bits} @llvm.{name}.i{bits}(i{bits} {old}, i{bits} {new})")
+        return code.call_intrinsic(name, f"i{bits}", old, new)
     return code.let(f"{verb} i{bits} {old}, {new}")
 
 
@@ -69,8 +69,7 @@ def _emit_float(
 def _combine_operands(
     code: ThreadCode, instruction: Instruction, verb: str, kind: str, left: str, right: str
 ) -> str:
-    llvm = {"f64": "double", "f16": "half"}.get(kind, "float")
-    suffix = {"double": "f64", "half": "f16", "float": "f32"}[llvm]
+    llvm = LLVM_FLOATS[kind]
     if verb == "add":
         if kind == "f32" and space_of(instruction) == "global":  # subnormals are flushed there
             left = code.let(f"call float @flush(float {left})")
@@ -78,21 +77,12 @@ def _combine_operands(
             return code.let(f"call float @flush(float {code.let(f'fadd float {left}, {right}')})")
         return code.let(f"fadd {llvm} {left}, {right}")
     if verb in ("min", "max"):
-        name = {"min": "minimumnum", "max": "maximumnum"}[verb]
-        return code.let(f"call {llvm} @llvm.{name}.{suffix}({llvm} {left}, {llvm} {right})")
+        return code.call_intrinsic(f"{verb}imumnum", llvm, left, right)
     raise instruction.refuse()
 
 
 def _emit_pair(
     code: ThreadCode, instruction: Instruction, verb: str, kind: str, old: str, new: str
 ) -> str:
-    result = "0"
-    for place in (0, 1):
-        halves = [
-            code.let(f"trunc i32 {code.let(f'lshr i32 {word}, {16 * place}')} to i16")
-            for word in (old, new)
-        ]
-        made = _emit_float(code, instruction, verb, kind, *halves)
-        moved = code.let(f"shl i32 {code.let(f'zext i16 {made} to i32')}, {16 * place}")
-        result = code.let(f"or i32 {result}, {moved}")
-    return result
+    halves = zip(code.split_halves(old), code.split_halves(new), strict=True)
+    return code.join_halves([_emit_float(code, instruction, verb, kind, *one) for one in halves])

@@ -10,9 +10,10 @@ import re
 from dataclasses import dataclass, field
 
 from harness.kernels.ir.graph import SourceLocation
-from harness.kernels.ptx.parser import PtxKernel, PtxStatement
+from harness.kernels.ptx.parser import PtxKernel, PtxStatement, parse_number
 
 _NOWHERE = SourceLocation()
+_ADDRESS = re.compile(r"^\[\s*([%\w$@.]+)\s*(?:\+\s*(-?\w+))?\s*\]$")
 # Instructions without a result; of `mbarrier` and `bar` only some forms have one.
 NO_RESULT = frozenset(
     "st bra brx ret exit red membar fence cp prefetch prefetchu trap griddepcontrol nanosleep call"
@@ -53,6 +54,14 @@ def split_group(text: str) -> list[str]:
     if "|" in text:
         return [one.strip() for one in text.split("|")]
     return [text]
+
+
+def split_address(text: str) -> tuple[str, int] | None:
+    """Return the base and the offset of `[%rd1+16]`; None for any other operand."""
+    match = _ADDRESS.match(text)
+    if match is None:
+        return None
+    return match[1], parse_number(match[2]) if match[2] else 0
 
 
 class BasicBlocks:

@@ -20,7 +20,6 @@ from harness.kernels.ptx import (
     fragment_ops,
     scheduler,
     unwritten_words,
-    wait_reports,
 )
 from harness.kernels.ptx.lowering import LoweredPtx, PtxLowering
 from harness.kernels.ptx.parser import PtxText
@@ -66,7 +65,6 @@ def _build_runtime() -> str:
         (
             access_checks.build_access_checks(),
             scheduler.build_scheduler(),
-            wait_reports.build_wait_reports(),
             async_ops.build_mbarrier_functions(),
             copy_checks.build_copy_functions(),
             fragment_ops.build_row_function(),

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from harness.kernels.ptx.float_ops import find_direction
-from harness.kernels.ptx.instructions import Instruction
+from harness.kernels.ptx.float_ops import find_direction, round_directed, saturate_float
+from harness.kernels.ptx.instructions import NUMBER_TYPES, Instruction
 from harness.kernels.ptx.parser import bits_of_type
 from harness.kernels.ptx.thread_code import LLVM_FLOATS, ThreadCode
 
 _FLOAT8 = {"e4m3x2": "f8E4M3FN", "e5m2x2": "f8E5M2"}
 _FLOAT4 = "e2m1x2"
-_TO_INTEGER = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
-_TYPES = frozenset(
-    (
-        "u8 s8 u16 s16 u32 s32 u64 s64 f16 f32 f64 bf16 f16x2 bf16x2 e4m3x2 e5m2x2 e2m1x2 "
-        "b8 b16 b32 b64"
-    ).split()
-)
+_TO_INTEGER = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}  # LLVM's names
+_TYPES = (NUMBER_TYPES | {*_FLOAT8, _FLOAT4}) - {"pred"}
 
 
 def emit_conversion(code: ThreadCode, instruction: Instruction) -> None:
@@ -54,25 +49,20 @@ def _emit_integers(code: ThreadCode, instruction: Instruction, target: str, sour
     value = code.get(instruction.operands[0], bits)
     if instruction.has("sat"):
         value = _saturate_integer(code, value, bits, signed, wide, target[0] == "s")
-        code.set(instruction.results[0], value, wide, target[0] == "s")
-        return
-    if bits >= wide:
-        value = code.resize(value, bits, wide)
-        code.set(instruction.results[0], value, wide, target[0] == "s")
-        return
-    code.set(instruction.results[0], code.resize(value, bits, wide, signed), wide, target[0] == "s")
+    else:
+        value = code.resize(value, bits, wide, signed)
+    code.set(instruction.results[0], value, wide, target[0] == "s")
 
 
 def _saturate_integer(
     code: ThreadCode, value: str, bits: int, signed: bool, target_bits: int, target_signed: bool
 ) -> str:
-    wide = 128
-    value = code.let(f"{'sext' if signed else 'zext'} i{bits} {value} to i{wide}")
+    value = code.resize(value, bits, 128, signed)
     low = -(1 << (target_bits - 1)) if target_signed else 0
     high = (1 << (target_bits - target_signed)) - 1
-    value = code.let(f"call i{wide} @llvm.smax.i{wide}(i{wide} {value}, i{wide} {low})")
-    value = code.let(f"call i{wide} @llvm.smin.i{wide}(i{wide} {value}, i{wide} {high})")
-    return code.let(f"trunc i{wide} {value} to i{target_bits}")
+    value = code.call_intrinsic("smax", "i128", value, low)
+    value = code.call_intrinsic("smin", "i128", value, high)
+    return code.resize(value, 128, target_bits)
 
 
 def convert_float(
@@ -84,16 +74,12 @@ def convert_float(
         name = code.let(f"call float @flush(float {name})")
     integral = instruction.find(*_TO_INTEGER)
     if integral is not None:
-        suffix = {"half": "f16", "float": "f32", "double": "f64"}[ours]
-        intrinsic = {"rint": "roundeven"}.get(_TO_INTEGER[integral], _TO_INTEGER[integral])
-        name = code.let(f"call {ours} @llvm.{intrinsic}.{suffix}({ours} {name})")
+        name = code.call_intrinsic(_TO_INTEGER[integral], ours, name)
     narrower = bits_of_type(target) < bits_of_type(source)
     if (source, target) == ("f64", "f32"):
         direction = find_direction(instruction, target)
         if direction is not None:
-            return code.let(
-                f"call float @round_directed(double {name}, double 0.0, i32 {direction})"
-            )
+            return round_directed(code, name, direction)
     if narrower and instruction.has("rm", "rp"):
         raise instruction.refuse("only rounding to the nearest and to zero")
     if narrower and instruction.has("rz"):
@@ -106,9 +92,7 @@ def convert_float(
             verb = "fpext" if order.index(ours) < order.index(theirs) else "fptrunc"
             name = code.let(f"{verb} {ours} {name} to {theirs}")
     if instruction.has("sat"):
-        suffix = {"half": "f16", "float": "f32", "double": "f64"}[theirs]
-        name = code.let(f"call {theirs} @llvm.maximumnum.{suffix}({theirs} {name}, {theirs} 0.0)")
-        name = code.let(f"call {theirs} @llvm.minimumnum.{suffix}({theirs} {name}, {theirs} 1.0)")
+        name = saturate_float(code, name, theirs)
     if target == "f32" and instruction.has("ftz"):
         name = code.let(f"call float @flush(float {name})")
     return name
@@ -130,45 +114,34 @@ def _emit_packing(code: ThreadCode, instruction: Instruction, target: str, sourc
     """Convert two float32: the first one becomes the upper half."""
     if source != "f32" or len(instruction.operands) != 2:
         raise instruction.refuse()
-    result = "0"
-    for value, shift in zip(instruction.operands, (16, 0), strict=True):
+    halves = []
+    for value in reversed(instruction.operands):
         name = convert_float(code, instruction, code.get_float(value, source), source, target)
-        half = code.let(f"zext i16 {code.float_to_bits(name, target)} to i32")
-        result = code.let(f"or i32 {result}, {code.let(f'shl i32 {half}, {shift}')}")
-    code.set(instruction.results[0], result, 32)
+        halves.append(code.float_to_bits(name, target))
+    code.set(instruction.results[0], code.join_halves(halves), 32)
 
 
 def _emit_float8(code: ThreadCode, instruction: Instruction, target: str, source: str) -> None:
     if target in _FLOAT8:
-        values = []
         if source == "f32":
-            values = [code.get_float(value, "f32") for value in instruction.operands]
+            values = [code.get_float(value, "f32") for value in reversed(instruction.operands)]
         elif source == "f16x2":
-            word = code.get(instruction.operands[0], 32)
-            for shift in (16, 0):
-                half = code.let(f"trunc i32 {code.let(f'lshr i32 {word}, {shift}')} to i16")
-                half = code.let(f"bitcast i16 {half} to half")
-                values.append(code.let(f"fpext half {half} to float"))
+            halves = code.split_halves(code.get(instruction.operands[0], 32))
+            floats = [code.bits_to_float(half, "f16") for half in halves]
+            values = [code.let(f"fpext half {one} to float") for one in floats]
         else:
             raise instruction.refuse()
-        result = "0"
-        for value, shift in zip(values, (8, 0), strict=True):
-            byte = code.let(f"call i8 @narrow_{_FLOAT8[target]}(float {value})")
-            wide = code.let(f"shl i16 {code.let(f'zext i8 {byte} to i16')}, {shift}")
-            result = code.let(f"or i16 {result}, {wide}")
-        code.set(instruction.results[0], result, 16)
+        narrow = f"call i8 @narrow_{_FLOAT8[target]}"
+        codes = [code.let(f"{narrow}(float {value})") for value in values]
+        code.set(instruction.results[0], code.join_halves(codes, 8), 16)
         return
     if target != "f16x2":
         raise instruction.refuse()
-    word = code.get(instruction.operands[0], 16)
-    result = "0"
-    for place in (0, 1):
-        byte = code.let(f"trunc i16 {code.let(f'lshr i16 {word}, {8 * place}')} to i8")
+    halves = []
+    for byte in code.split_halves(code.get(instruction.operands[0], 16), 8):
         wide = code.let(f"call float @widen_{_FLOAT8[source]}(i8 {byte})")
-        half = code.let(f"bitcast half {code.let(f'fptrunc float {wide} to half')} to i16")
-        moved = code.let(f"shl i32 {code.let(f'zext i16 {half} to i32')}, {16 * place}")
-        result = code.let(f"or i32 {result}, {moved}")
-    code.set(instruction.results[0], result, 32)
+        halves.append(code.float_to_bits(code.let(f"fptrunc float {wide} to half"), "f16"))
+    code.set(instruction.results[0], code.join_halves(halves), 32)
 
 
 def _emit_float4(code: ThreadCode, instruction: Instruction, target: str, source: str) -> None:
@@ -184,13 +157,9 @@ def _emit_float4(code: ThreadCode, instruction: Instruction, target: str, source
     if target != "f16x2":
         raise instruction.refuse()
     byte = code.get(instruction.operands[0], 8)
-    result = "0"
-    for place in (0, 1):
-        nibble = code.let(f"lshr i8 {byte}, {4 * place}")
-        half = code.let(f"call i16 @widen_e2m1(i8 {nibble})")
-        moved = code.let(f"shl i32 {code.let(f'zext i16 {half} to i32')}, {16 * place}")
-        result = code.let(f"or i32 {result}, {moved}")
-    code.set(instruction.results[0], result, 32)
+    nibbles = byte, code.let(f"lshr i8 {byte}, 4")  # of the first one the upper half is ignored
+    halves = [code.let(f"call i16 @widen_e2m1(i8 {one})") for one in nibbles]
+    code.set(instruction.results[0], code.join_halves(halves), 32)
 
 
 def _emit_from_integer(
@@ -204,8 +173,7 @@ def _emit_from_integer(
         if bits > 32:
             raise instruction.refuse("only rounding to the nearest")
         wide = code.let(f"{verb} i{bits} {value} to double")
-        call = f"call float @round_directed(double {wide}, double 0.0, i32 {direction})"
-        code.set_float(instruction.results[0], code.let(call), target)
+        code.set_float(instruction.results[0], round_directed(code, wide, direction), target)
         return
     if target in ("f32", "f64"):
         name = code.let(f"{verb} i{bits} {value} to {LLVM_FLOATS[target]}")
@@ -231,8 +199,7 @@ def _emit_to_integer(code: ThreadCode, instruction: Instruction, target: str, so
     if source == "f32" and instruction.has("ftz"):
         name = code.let(f"call float @flush(float {name})")
     suffix = {"float": "f32", "double": "f64"}[llvm]
-    intrinsic = {"rint": "roundeven"}.get(_TO_INTEGER[integral], _TO_INTEGER[integral])
-    name = code.let(f"call {llvm} @llvm.{intrinsic}.{suffix}({llvm} {name})")
+    name = code.call_intrinsic(_TO_INTEGER[integral], llvm, name)
     bits, signed = bits_of_type(target), target[0] == "s"
     verb = "fptosi" if signed else "fptoui"
     value = code.let(f"call i{bits} @llvm.{verb}.sat.i{bits}.{suffix}({llvm} {name})")

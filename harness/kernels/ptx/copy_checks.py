@@ -9,8 +9,8 @@ at most one group is in progress; with groups 1 and 2 committed, 1 is done, and 
 
 from __future__ import annotations
 
-from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.ptx.abi import ContextField, FrameField
+from harness.kernels.ptx.llvm_code import PtxFunction
 from harness.kernels.ptx.thread_code import ThreadCode
 
 BLOCK_SHIFT, THREAD_SHIFT = 34, 24
@@ -20,18 +20,18 @@ GRANULE_BITS = 2  # the smallest copy has 4 bytes
 
 def build_copy_functions() -> str:
     """Build the function that enters a copy into the table."""
-    code = LlvmFunction(
+    code = PtxFunction(
         "define void @ptx_begin_copy(ptr %context, ptr %frame, i64 %address, i64 %size)"
     )
-    table = code.load_field("%context", ContextField.COPIES)
-    with code.when(code.let(f"icmp ne i64 {table}, 0")):
-        block = code.load_field("%context", ContextField.BLOCK_ORDINAL)
+    table = code.get_context(ContextField.COPIES)
+    with code.when(code.is_nonzero(table)):
+        block = code.get_context(ContextField.BLOCK_ORDINAL)
         block = code.let(f"shl i64 {code.let(f'add i64 {block}, 1')}, {BLOCK_SHIFT}")
-        thread = code.load_field("%frame", FrameField.THREAD)
+        thread = code.get_frame(FrameField.THREAD)
         thread = code.let(f"shl i64 {thread}, {THREAD_SHIFT}")
-        group = code.let(f"add i64 {code.load_field('%frame', FrameField.COPY_GROUPS)}, 1")
+        group = code.let(f"add i64 {code.get_frame(FrameField.COPY_GROUPS)}, 1")
         entry = code.let(f"or i64 {code.let(f'or i64 {block}, {thread}')}, {group}")
-        start = code.load_field("%context", ContextField.SHARED)
+        start = code.get_context(ContextField.SHARED)
         first = code.let(f"sub i64 %address, {start}")
         first = code.let(f"lshr i64 {first}, {GRANULE_BITS}")
         with code.loop(code.let(f"lshr i64 %size, {GRANULE_BITS}")) as step:
@@ -46,61 +46,52 @@ def emit_begin(code: ThreadCode, address: str, size: int) -> None:
 
 
 def emit_commit(code: ThreadCode) -> None:
-    groups = code.frame_field(FrameField.COPY_GROUPS)
-    code.set_frame_field(FrameField.COPY_GROUPS, code.let(f"add i64 {groups}, 1"))
+    groups = code.get_frame(FrameField.COPY_GROUPS)
+    code.set_frame(FrameField.COPY_GROUPS, code.let(f"add i64 {groups}, 1"))
 
 
 def emit_wait(code: ThreadCode, in_progress: int) -> None:
     """Wait until at most so many of the thread's committed groups are in progress."""
-    groups = code.frame_field(FrameField.COPY_GROUPS)
+    groups = code.get_frame(FrameField.COPY_GROUPS)
     done = code.let(f"sub i64 {groups}, {in_progress}")
-    before = code.frame_field(FrameField.COPY_GROUPS_DONE)
+    before = code.get_frame(FrameField.COPY_GROUPS_DONE)
     with code.when(code.let(f"icmp sgt i64 {done}, {before}")):
-        epoch = code.context_field(ContextField.EPOCH)
-        same = code.let(f"icmp eq i64 {code.frame_field(FrameField.COPY_EPOCH)}, {epoch}")
-        ordered = code.frame_field(FrameField.COPY_GROUPS_ORDERED)
+        epoch = code.get_context(ContextField.EPOCH)
+        same = code.is_equal(code.get_frame(FrameField.COPY_EPOCH), epoch)
+        ordered = code.get_frame(FrameField.COPY_GROUPS_ORDERED)
         ordered = code.let(f"select i1 {same}, i64 {ordered}, i64 {before}")
-        code.set_frame_field(FrameField.COPY_GROUPS_ORDERED, ordered)
-        code.set_frame_field(FrameField.COPY_GROUPS_DONE, done)
-        code.set_frame_field(FrameField.COPY_EPOCH, epoch)
-        code.set_frame_field(FrameField.COPY_SYNC, code.frame_field(FrameField.WARP_SYNC))
+        code.set_frame(FrameField.COPY_GROUPS_ORDERED, ordered)
+        code.set_frame(FrameField.COPY_GROUPS_DONE, done)
+        code.set_frame(FrameField.COPY_EPOCH, epoch)
+        code.set_frame(FrameField.COPY_SYNC, code.get_frame(FrameField.WARP_SYNC))
 
 
 class CopyEntry:
     """An entry in an access check: what it says about the reading thread."""
 
-    def __init__(self, code: LlvmFunction, entry: str) -> None:
+    def __init__(self, code: PtxFunction, entry: str) -> None:
         self._code = code
-        block = code.load_field("%context", ContextField.BLOCK_ORDINAL)
+        block = code.get_context(ContextField.BLOCK_ORDINAL)
         block = code.let(f"add i64 {block}, 1")
-        self.is_of_block = code.let(
-            f"icmp eq i64 {code.let(f'lshr i64 {entry}, {BLOCK_SHIFT}')}, {block}"
-        )
-        thread = code.let(f"lshr i64 {entry}, {THREAD_SHIFT}")
-        self.thread = code.let(f"and i64 {thread}, {_THREAD_MASK}")
+        self.is_of_block = code.is_equal(code.let(f"lshr i64 {entry}, {BLOCK_SHIFT}"), block)
+        self.thread = code.extract_bits(entry, THREAD_SHIFT, _THREAD_MASK)
         self._group = code.let(f"and i64 {entry}, {_GROUP_MASK}")
 
     def emit_questions(self) -> tuple[str, str]:
         """Return whether the copy is in progress, and whether no barrier follows its wait."""
         code = self._code
-        frames = code.load_field("%context", ContextField.FRAMES)
-        size = code.load_field("%context", ContextField.FRAME_SIZE)
-        offset = code.let(f"mul i64 {self.thread}, {size}")
-        frame = code.to_pointer(code.let(f"add i64 {frames}, {offset}"))
+        frame = code.find_frame(self.thread)
         done = code.load_field(frame, FrameField.COPY_GROUPS_DONE)
         in_progress = code.let(f"icmp sgt i64 {self._group}, {done}")
         ordered = code.load_field(frame, FrameField.COPY_GROUPS_ORDERED)
         recent = code.let(f"icmp sgt i64 {self._group}, {ordered}")
-        epoch = code.load_field("%context", ContextField.EPOCH)
-        same = code.let(f"icmp eq i64 {code.load_field(frame, FrameField.COPY_EPOCH)}, {epoch}")
-        own = code.load_field("%frame", FrameField.THREAD)
+        epoch = code.get_context(ContextField.EPOCH)
+        same_epoch = code.is_equal(code.load_field(frame, FrameField.COPY_EPOCH), epoch)
+        own = code.get_frame(FrameField.THREAD)
         difference = code.let(f"xor i64 {own}, {self.thread}")
-        other = code.let(f"icmp ne i64 {difference}, 0")
+        other_thread = code.is_nonzero(difference)
         other_warp = code.let(f"icmp ugt i64 {difference}, 31")
-        sync = code.load_field("%frame", FrameField.WARP_SYNC)
-        same_sync = code.let(f"icmp eq i64 {code.load_field(frame, FrameField.COPY_SYNC)}, {sync}")
+        sync = code.get_frame(FrameField.WARP_SYNC)
+        same_sync = code.is_equal(code.load_field(frame, FrameField.COPY_SYNC), sync)
         apart = code.let(f"or i1 {other_warp}, {same_sync}")
-        without_barrier = recent
-        for condition in (same, other, apart):
-            without_barrier = code.let(f"and i1 {without_barrier}, {condition}")
-        return in_progress, without_barrier
+        return in_progress, code.join_conditions(recent, same_epoch, other_thread, apart)

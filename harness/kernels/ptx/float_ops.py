@@ -37,18 +37,13 @@ FloatEmitter = Callable[[ThreadCode, Instruction, str, list[str]], str]
 def _emit_pairs(
     code: ThreadCode, instruction: Instruction, kind: str, emitter: FloatEmitter
 ) -> None:
-    words = [code.get(value, 32) for value in instruction.operands]
-    result = "0"
-    for place in (0, 1):
-        halves = []
-        for word in words:
-            moved = code.let(f"lshr i32 {word}, {16 * place}")
-            half = code.let(f"trunc i32 {moved} to i16")
-            halves.append(code.bits_to_float(half, kind))
-        made = _finish_result(code, emitter(code, instruction, kind, halves), kind, instruction)
-        wide = code.let(f"shl i32 {code.let(f'zext i16 {made} to i32')}, {16 * place}")
-        result = code.let(f"or i32 {result}, {wide}")
-    code.set(instruction.results[0], result, 32)
+    pairs = [code.split_halves(code.get(value, 32)) for value in instruction.operands]
+    results = []
+    for halves in zip(*pairs, strict=True):
+        values = [code.bits_to_float(half, kind) for half in halves]
+        result = emitter(code, instruction, kind, values)
+        results.append(_finish_result(code, result, kind, instruction))
+    code.set(instruction.results[0], code.join_halves(results), 32)
 
 
 def _get_operand(code: ThreadCode, value: IRValue, kind: str, instruction: Instruction) -> str:
@@ -60,11 +55,8 @@ def _get_operand(code: ThreadCode, value: IRValue, kind: str, instruction: Instr
 
 def _finish_result(code: ThreadCode, name: str, kind: str, instruction: Instruction) -> str:
     """Apply `.sat`, `.ftz` and the form of NaN, and return the bits."""
-    llvm = LLVM_FLOATS[kind]
     if instruction.has("sat"):
-        suffix = {"half": "f16", "float": "f32", "double": "f64"}[llvm]
-        low = code.let(f"call {llvm} @llvm.maximumnum.{suffix}({llvm} {name}, {llvm} 0.0)")
-        name = code.let(f"call {llvm} @llvm.minimumnum.{suffix}({llvm} {low}, {llvm} 1.0)")
+        name = saturate_float(code, name, LLVM_FLOATS[kind])
     if instruction.has("relu"):
         raise instruction.refuse()
     if kind == "f32":
@@ -75,8 +67,10 @@ def _finish_result(code: ThreadCode, name: str, kind: str, instruction: Instruct
     return code.float_to_bits(name, kind)
 
 
-def _get_suffix(kind: str) -> str:
-    return {"bf16": "f32"}.get(kind, kind)
+def saturate_float(code: ThreadCode, name: str, llvm: str) -> str:
+    """Limit a float to 0 and 1; NaN becomes 0."""
+    low = code.call_intrinsic("maximumnum", llvm, name, "0.0")
+    return code.call_intrinsic("minimumnum", llvm, low, "1.0")
 
 
 _DIRECTIONS = {"rz": 0, "rm": 1, "rp": 2}
@@ -111,13 +105,15 @@ def _make_arithmetic_emitter(verb: str) -> FloatEmitter:
     return emit
 
 
+def round_directed(code: ThreadCode, value: str, direction: int, rest: str = "0.0") -> str:
+    """Round a float64 to float32; `rest` is what it lacks of the true value."""
+    return code.let(f"call float @round_directed(double {value}, double {rest}, i32 {direction})")
+
+
 def _emit_directed(code: ThreadCode, verb: str, direction: int, wide: list[str]) -> str:
     left, right = wide
     if verb == "fmul":  # exact in float64
-        product = code.let(f"fmul double {left}, {right}")
-        return code.let(
-            f"call float @round_directed(double {product}, double 0.0, i32 {direction})"
-        )
+        return round_directed(code, code.let(f"fmul double {left}, {right}"), direction)
     if verb == "fsub":
         right = code.let(f"fneg double {right}")
     return code.let(f"call float @sum_directed(double {left}, double {right}, i32 {direction})")
@@ -127,8 +123,7 @@ def _emit_fma(code: ThreadCode, instruction: Instruction, kind: str, values: lis
     direction = find_direction(instruction, kind)
     llvm = LLVM_FLOATS[kind]
     if direction is None and kind in ("f32", "f64"):
-        given = ", ".join(f"{llvm} {value}" for value in values)
-        return code.let(f"call {llvm} @llvm.fma.{kind}({given})")
+        return code.call_intrinsic("fma", llvm, *values)
     wide = _widen_values(code, values, llvm)
     product = code.let(f"fmul double {wide[0]}, {wide[1]}")
     if direction is not None:
@@ -148,11 +143,9 @@ def _emit_division(code: ThreadCode, instruction: Instruction, kind: str, values
     left, right = _widen_values(code, values, llvm)
     quotient = code.let(f"fdiv double {left}, {right}")
     minus = code.let(f"fneg double {quotient}")
-    rest = code.let(f"call double @llvm.fma.f64(double {minus}, double {right}, double {left})")
+    rest = code.call_intrinsic("fma", "double", minus, right, left)
     rest = code.let(f"fmul double {rest}, {right}")  # of the quotient's own sign
-    return code.let(
-        f"call float @round_directed(double {quotient}, double {rest}, i32 {direction})"
-    )
+    return round_directed(code, quotient, direction, rest)
 
 
 def _emit_reciprocal(
@@ -166,16 +159,14 @@ def _emit_root(code: ThreadCode, instruction: Instruction, kind: str, values: li
     direction = find_direction(instruction, kind)
     if direction is not None:
         [wide] = _widen_values(code, values, llvm)
-        root = code.let(f"call double @llvm.sqrt.f64(double {wide})")
+        root = code.call_intrinsic("sqrt", "double", wide)
         minus = code.let(f"fneg double {root}")
-        rest = code.let(f"call double @llvm.fma.f64(double {minus}, double {root}, double {wide})")
-        return code.let(
-            f"call float @round_directed(double {root}, double {rest}, i32 {direction})"
-        )
+        rest = code.call_intrinsic("fma", "double", minus, root, wide)
+        return round_directed(code, root, direction, rest)
     if instruction.opcode == "sqrt":
-        return code.let(f"call {llvm} @llvm.sqrt.{_get_suffix(kind)}({llvm} {values[0]})")
+        return code.call_intrinsic("sqrt", llvm, values[0])
     wide = values[0] if kind == "f64" else code.let(f"fpext {llvm} {values[0]} to double")
-    root = code.let(f"call double @llvm.sqrt.f64(double {wide})")
+    root = code.call_intrinsic("sqrt", "double", wide)
     result = code.let(f"fdiv double 1.0, {root}")
     return result if kind == "f64" else code.let(f"fptrunc double {result} to {llvm}")
 
@@ -193,11 +184,8 @@ def _emit_library(code: ThreadCode, instruction: Instruction, kind: str, values:
 def _emit_minimum(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
     if instruction.has("xorsign") or len(values) != 2:
         raise instruction.refuse()
-    llvm = LLVM_FLOATS[kind]
-    name = "minimum" if instruction.opcode == "min" else "maximum"
-    name += "" if instruction.has("NaN") else "num"
-    given = ", ".join(f"{llvm} {value}" for value in values)
-    return code.let(f"call {llvm} @llvm.{name}.{_get_suffix(kind)}({given})")
+    name = f"{instruction.opcode}imum{'' if instruction.has('NaN') else 'num'}"
+    return code.call_intrinsic(name, LLVM_FLOATS[kind], *values)
 
 
 def _emit_neg(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
@@ -205,15 +193,12 @@ def _emit_neg(code: ThreadCode, instruction: Instruction, kind: str, values: lis
 
 
 def _emit_abs(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
-    llvm = LLVM_FLOATS[kind]
-    return code.let(f"call {llvm} @llvm.fabs.{_get_suffix(kind)}({llvm} {values[0]})")
+    return code.call_intrinsic("fabs", LLVM_FLOATS[kind], *values)
 
 
 def _emit_copysign(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
     """PTX gives the sign's source first."""
-    llvm = LLVM_FLOATS[kind]
-    call = f"call {llvm} @llvm.copysign.{kind}({llvm} {values[1]}, {llvm} {values[0]})"
-    return code.let(call)
+    return code.call_intrinsic("copysign", LLVM_FLOATS[kind], values[1], values[0])
 
 
 FLOAT_OPERATIONS: dict[str, FloatEmitter] = {
@@ -271,12 +256,11 @@ def emit_comparison(code: ThreadCode, instruction: Instruction) -> None:
             negated = code.let(f"{combine} i1 {negated}, {other}")
     if instruction.opcode == "set":
         target = next(one for one in instruction.modifiers[1:] if one in ("u32", "s32", "f32"))
-        if target == "f32":
-            code.set(
-                instruction.results[0], code.let(f"select i1 {truth}, i32 1065353216, i32 0"), 32
-            )
-        else:
-            code.set(instruction.results[0], code.let(f"sext i1 {truth} to i32"), 32)
+        is_float = target == "f32"
+        result = (
+            f"select i1 {truth}, i32 1065353216, i32 0" if is_float else f"sext i1 {truth} to i32"
+        )
+        code.set(instruction.results[0], code.let(result), 32)
         return
     code.set(instruction.results[0], truth, 1)
     if negated:
@@ -285,13 +269,10 @@ def emit_comparison(code: ThreadCode, instruction: Instruction) -> None:
 
 def _emit_pair_comparison(code: ThreadCode, instruction: Instruction, word: str, kind: str) -> None:
     truths = []
-    words = [code.get(value, 32) for value in instruction.operands[:2]]
-    for place in (0, 1):
-        sides = []
-        for one in words:
-            half = code.let(f"trunc i32 {code.let(f'lshr i32 {one}, {16 * place}')} to i16")
-            sides.append(code.bits_to_float(half, kind))
-        truths.append(code.let(f"fcmp {_ORDERED[word]} {LLVM_FLOATS[kind]} {sides[0]}, {sides[1]}"))
+    pairs = [code.split_halves(code.get(value, 32)) for value in instruction.operands[:2]]
+    for halves in zip(*pairs, strict=True):
+        left, right = (code.bits_to_float(half, kind) for half in halves)
+        truths.append(code.let(f"fcmp {_ORDERED[word]} {LLVM_FLOATS[kind]} {left}, {right}"))
     if instruction.opcode == "setp":
         if len(instruction.results) != 2 or len(instruction.operands) != 2:
             raise instruction.refuse()
@@ -299,20 +280,14 @@ def _emit_pair_comparison(code: ThreadCode, instruction: Instruction, word: str,
             code.set(value, truth, 1)
         return
     target = instruction.modifiers[1 if instruction.modifiers[1] != "ftz" else 2]
-    one_bits = {"f16x2": 0x3C00, "bf16x2": 0x3F80}.get(target, 0xFFFF)
-    result = "0"
-    for place, truth in enumerate(truths):
-        part = code.let(f"select i1 {truth}, i32 {one_bits << 16 * place}, i32 0")
-        result = code.let(f"or i32 {result}, {part}")
-    code.set(instruction.results[0], result, 32)
+    true_bits = {"f16x2": 0x3C00, "bf16x2": 0x3F80}.get(target, 0xFFFF)
+    halves = [code.let(f"select i1 {truth}, i16 {true_bits}, i16 0") for truth in truths]
+    code.set(instruction.results[0], code.join_halves(halves), 32)
 
 
 def emit_selection(code: ThreadCode, instruction: Instruction) -> None:
     bits = bits_of_type(instruction.type)
     truth = code.get(instruction.operands[2], 1)
     left, right = (code.get(value, bits) for value in instruction.operands[:2])
-    code.set(
-        instruction.results[0],
-        code.let(f"select i1 {truth}, i{bits} {left}, i{bits} {right}"),
-        bits,
-    )
+    result = code.let(f"select i1 {truth}, i{bits} {left}, i{bits} {right}")
+    code.set(instruction.results[0], result, bits)

@@ -10,30 +10,14 @@ from harness.kernels.ptx.instructions import Instruction, space_of
 
 # The result points into the memory that one of these operands points into.
 POINTER_OPERANDS = {
-    "ptx.mov": (0,),
-    "ptx.cvta": (0,),
-    "ptx.add": (0, 1),
-    "ptx.sub": (0,),
-    "ptx.and": (0, 1),
-    "ptx.or": (0, 1),
-    "ptx.min": (0, 1),
-    "ptx.max": (0, 1),
-    "ptx.selp": (0, 1),
-    "ptx.mad": (2,),
-    "ptx.cvt": (0,),
-    "ptx.mapa": (0,),
+    **dict.fromkeys(("mov", "cvta", "sub", "cvt", "mapa"), (0,)),
+    **dict.fromkeys(("add", "and", "or", "min", "max", "selp"), (0, 1)),
+    "mad": (2,),
 }
 # Instructions whose operand is an address, and which operands are.
 ADDRESS_OPERANDS = {
-    "ptx.ld": (0,),
-    "ptx.ldu": (0,),
-    "ptx.st": (0,),
-    "ptx.atom": (0,),
-    "ptx.red": (0,),
-    "ptx.cp": (0, 1, 3),
-    "ptx.ldmatrix": (0,),
-    "ptx.stmatrix": (0,),
-    "ptx.mbarrier": (0,),
+    **dict.fromkeys("ld ldu st atom red ldmatrix stmatrix mbarrier".split(), (0,)),
+    "cp": (0, 1, 3),
 }
 
 
@@ -41,34 +25,33 @@ def is_vector_move(operation: IROperation) -> bool:
     return len(operation.operands) != 1 or len(operation.results) != 1
 
 
+def list_addresses(operation: IROperation) -> list[IRValue]:
+    places = ADDRESS_OPERANDS.get(operation.name.removeprefix("ptx."), ())
+    return [operation.operands[place] for place in places if place < len(operation.operands)]
+
+
 def find_pointers(graph: KernelGraph) -> set[IRValue]:
     """Find the values that an address may be computed from, without what is added to it."""
     definitions = {result: operation for operation in graph.walk() for result in operation.results}
     sources = map_control_flow_sources(graph)
-    waiting = [
-        operation.operands[place]
-        for operation in graph.walk()
-        for place in ADDRESS_OPERANDS.get(operation.name, ())
-        if place < len(operation.operands)
-    ]
+    waiting = [value for operation in graph.walk() for value in list_addresses(operation)]
     found: set[IRValue] = set()
     while waiting:
         value = waiting.pop()
-        if value in found or value.type.bits < 32:
-            continue
-        found.add(value)
-        waiting += sources.get(value, ())
-        definition = definitions.get(value)
-        if definition is None or definition.name not in POINTER_OPERANDS:
-            continue
-        if definition.name == "ptx.mov" and is_vector_move(definition):
-            continue
-        waiting += [
-            definition.operands[place]
-            for place in POINTER_OPERANDS[definition.name]
-            if place < len(definition.operands)
-        ]
+        if value not in found and value.type.bits >= 32:
+            found.add(value)
+            waiting += sources.get(value, ())
+            if value in definitions:
+                waiting += list_pointer_operands(definitions[value])
     return found
+
+
+def list_pointer_operands(operation: IROperation) -> list[IRValue]:
+    """List the operands into whose memory the result of an operation may point."""
+    if operation.name == "ptx.mov" and is_vector_move(operation):
+        return []
+    places = POINTER_OPERANDS.get(operation.name.removeprefix("ptx."), ())
+    return [operation.operands[place] for place in places if place < len(operation.operands)]
 
 
 def find_live_out(graph: KernelGraph) -> dict[str, set[IRValue]]:
@@ -88,19 +71,17 @@ def find_live_out(graph: KernelGraph) -> dict[str, set[IRValue]]:
         for target, _ in list_branch_targets(block.operations[-1]):
             out |= live_in[target] - set(blocks[target].arguments)
         live_out[label] = out
-        inside = _read_backwards(block, out)
+        inside = _find_live_in(block, out)
         if inside != live_in[label]:
             live_in[label] = inside
             waiting += predecessors[label]
     return live_out
 
 
-def _read_backwards(block: IRBlock, out: set[IRValue]) -> set[IRValue]:
-    living = set(out)
-    for operation in reversed(block.operations):
-        living -= set(operation.results)
-        living |= set(operation.operands)
-    return living
+def _find_live_in(block: IRBlock, out: set[IRValue]) -> set[IRValue]:
+    first = block.operations[0]
+    after = find_live_after(block, out)[first]
+    return after - set(first.results) | set(first.operands)
 
 
 def find_live_after(block: IRBlock, out: set[IRValue]) -> dict[IROperation, set[IRValue]]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.ir.graph import IRValue
 from harness.kernels.ptx.abi import PtxRegionField
 from harness.kernels.ptx.instructions import Instruction
+from harness.kernels.ptx.llvm_code import PtxFunction
 from harness.kernels.ptx.memory_ops import emit_address, emit_check, emit_unwritten_store
-from harness.kernels.ptx.thread_code import ThreadCode, load_region
+from harness.kernels.ptx.thread_code import ThreadCode
 from harness.kernels.ptx.used_bytes import NO_BYTES
 from harness.kernels.ptx.warp_ops import get_lane, load_word, wait_for_warp
 
@@ -26,15 +26,12 @@ def build_row_function() -> str:
 
     It returns a bit for each two of which that is so.
     """
-    code = LlvmFunction("define i32 @ptx_load_row(ptr %context, i64 %address, i32 %given, ptr %to)")
-    source = code.to_pointer("%address")
-    code.emit(
-        f"call void @llvm.memcpy.p0.p0.i64(ptr %to, ptr {source}, i64 {_ROW_BYTES}, i1 false)"
-    )
+    code = PtxFunction("define i32 @ptx_load_row(ptr %context, i64 %address, i32 %given, ptr %to)")
+    code.copy_bytes("%to", code.to_pointer("%address"), _ROW_BYTES)
     unwritten = code.alloca("i32", "0")
-    _, region = load_region(code)
+    _, region = code.load_region()
     shadow = code.load_field(region, PtxRegionField.UNINITIALIZED)
-    with code.when(code.let(f"icmp ne i64 {shadow}, 0")):
+    with code.when(code.is_nonzero(shadow)):
         start = code.load_field(region, PtxRegionField.START)
         place = code.let(f"add i64 {shadow}, {code.let(f'sub i64 %address, {start}')}")
         flags = code.to_pointer(place)
@@ -86,11 +83,11 @@ def _gather_unwritten(code: ThreadCode, matrix: int, is_transposed: bool) -> str
     twice = code.let(f"shl i32 {pair}, 1")
     if not is_transposed:
         flags = load_word(code, code.let(f"add i32 {group}, {8 * matrix}"), 4)
-        return code.let(f"and i32 {code.let(f'lshr i32 {flags}, {twice}')}, 3")
+        return code.extract_bits(flags, twice, 3, "i32")
     first = load_word(code, code.let(f"add i32 {twice}, {8 * matrix}"), 4)
     second = load_word(code, code.let(f"add i32 {twice}, {8 * matrix + 1}"), 4)
     flags = code.let(f"or i32 {first}, {second}")
-    return code.let(f"and i32 {code.let(f'lshr i32 {flags}, {group}')}, 1")
+    return code.extract_bits(flags, group, 1, "i32")
 
 
 def _gather_word(code: ThreadCode, matrix: int, is_transposed: bool) -> str:
@@ -118,7 +115,7 @@ def _load_half(code: ThreadCode, lane: str, word: str, odd: str) -> str:
     """Load the lower half of a lane's word, or the upper one for an odd number."""
     value = _load_word_at(code, lane, word)
     shift = code.let(f"shl i32 {code.let(f'and i32 {odd}, 1')}, 4")
-    return code.let(f"and i32 {code.let(f'lshr i32 {value}, {shift}')}, 65535")
+    return code.extract_bits(value, shift, 65535, "i32")
 
 
 def emit_matrix_store(
@@ -156,7 +153,4 @@ def emit_matrix_store(
         address = emit_address(code, instruction)
         site = emit_check(code, instruction, "write", address, _ROW_BYTES, pointer, new_bytes=row)
         emit_unwritten_store(code, instruction, site, address, _ROW_BYTES, depends)
-        code.emit(
-            f"call void @llvm.memcpy.p0.p0.i64(ptr {code.to_pointer(address)}, ptr {row},"
-            f" i64 {_ROW_BYTES}, i1 false)"
-        )
+        code.copy_bytes(code.to_pointer(address), row, _ROW_BYTES)

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from harness.kernels.ptx.basic_blocks import split_group, split_statement
+from harness.kernels.ptx.basic_blocks import split_address, split_group, split_statement
 from harness.kernels.ptx.parser import (
     PtxKernel,
     PtxStatement,
@@ -27,7 +27,6 @@ from harness.kernels.ptx.pointer_roots import (
     UNKNOWN,
     VARIABLE,
     PointerRootTable,
-    split_address,
 )
 
 _VERBS = {"ld": "read", "ldu": "read", "st": "write", "atom": "update", "red": "update"}
@@ -105,10 +104,10 @@ class GlobalAccesses:
         dynamic_size: str = "",
         values: tuple[str, ...] = (),
     ) -> GlobalAccess:
-        found = split_address(address)
-        if found is None:
+        place = split_address(address)
+        if place is None:
             raise PtxSyntaxError(f"the address {address}")
-        base, offset = found
+        base, offset = place
         roots = tuple(sorted(self._roots.find(base).parameters))
         return GlobalAccess(
             statement, verb, base, offset, size, part_size, dynamic_size, values, roots

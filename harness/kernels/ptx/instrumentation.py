@@ -298,16 +298,16 @@ class _KernelRewriter:
     def _write_answer(self, access: GlobalAccess, site: int, names: dict[str, str]) -> list[str]:
         """Write a record and set the results to 0; a launch without a table runs as it would."""
         state = self._get_state(access.base)
-        word = [f"mov.b32 %ufw, {int(ReportBit.OUT_OF_BOUNDS)};"]
+        word = [f"mov.b32 %ufw, {ReportBit.OUT_OF_BOUNDS};"]
         operands: list[str] = []
         if state is not None:
             word += [f"setp.ne.u32 %ufo, {state}, 0;", f"selp.b32 %ufw, {state}, %ufw, %ufo;"]
             operands = [
                 f"setp.eq.u32 %ufo, %ufv, {state};",
                 "selp.b64 %ufd, %ufl, 0, %ufo;",
-                f"st.volatile.global.u64 [%ufg+{int(RecordField.LEFT)}], %ufd;",
+                f"st.volatile.global.u64 [%ufg+{RecordField.LEFT}], %ufd;",
                 "selp.b64 %ufd, %ufr, 0, %ufo;",
-                f"st.volatile.global.u64 [%ufg+{int(RecordField.RIGHT)}], %ufd;",
+                f"st.volatile.global.u64 [%ufg+{RecordField.RIGHT}], %ufd;",
             ]
         slot = select_place_slot(site, self._has_reads or self._races is not None)
         record = write_record(site, slot, f"$UF_A{site}", f"$UF_E{site}", "%ufa", operands, word)

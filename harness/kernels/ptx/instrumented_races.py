@@ -165,7 +165,7 @@ class RaceInstrumentation:
                 code += self._check_store(report, f"$UF_N{site}_{first}", parts)
         code += [f"bra {back};", f"{report}:"]
         operands = [
-            f"st.volatile.global.u64 [%ufg+{int(RecordField.LEFT)}], {_OTHER};",
+            f"st.volatile.global.u64 [%ufg+{RecordField.LEFT}], {_OTHER};",
             "mov.u32 %ufh, %nctaid.x; cvt.u64.u32 %ufd, %ufh;",
             *(
                 line
@@ -175,7 +175,7 @@ class RaceInstrumentation:
                     f"cvt.u64.u32 {_WORK}, %ufh; or.b64 %ufd, %ufd, {_WORK};",
                 )
             ),
-            f"st.volatile.global.u64 [%ufg+{int(RecordField.RIGHT)}], %ufd;",
+            f"st.volatile.global.u64 [%ufg+{RecordField.RIGHT}], %ufd;",
         ]
         slot = select_memory_slot(site)
         return [*code, *write_record(site, slot, back, f"$UF_H{site}", _PLACE, operands, [])]

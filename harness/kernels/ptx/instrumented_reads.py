@@ -86,7 +86,7 @@ def write_answer(access: GlobalAccess, site: int, back: str, entry_offset: int |
                 "cvt.u32.u64 %ufh, %ufg; shl.b32 %ufh, %ufh, 3; shl.b64 %ufd, %ufd, %ufh;",
             ]
         code += ["setp.ne.s64 %ufo, %ufd, 0;", f"@%ufo bra {back};"]
-    word = f"mov.b32 %ufw, {int(ReportBit.UNINITIALIZED_READ)};"
+    word = f"mov.b32 %ufw, {ReportBit.UNINITIALIZED_READ};"
     slot = select_memory_slot(site)
     return [*code, *write_record(site, slot, back, f"$UF_G{site}", "%ufe", [], [word])]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from harness.kernels.ir.graph import IRValue
 from harness.kernels.ptx.instructions import Instruction
 from harness.kernels.ptx.parser import bits_of_type
 from harness.kernels.ptx.thread_code import ThreadCode
@@ -33,21 +34,16 @@ def _make_binary_emitter(verb: str) -> Emitter:
         if instruction.has("cc", "sat"):
             raise instruction.refuse()
         left, right = _get_all(code, instruction, bits)
-        code.set(
-            instruction.results[0],
-            code.let(f"{verb} i{bits} {left}, {right}"),
-            bits,
-            kind[0] == "s",
-        )
+        result = code.let(f"{verb} i{bits} {left}, {right}")
+        code.set(instruction.results[0], result, bits, kind[0] == "s")
 
     return emit
 
 
 def _emit_add(code: ThreadCode, instruction: Instruction) -> None:
     if instruction.has("sat"):
-        left, right = _get_all(code, instruction, 32)
-        name = "sadd" if instruction.opcode == "add" else "ssub"
-        result = code.let(f"call i32 @llvm.{name}.sat.i32(i32 {left}, i32 {right})")
+        operands = _get_all(code, instruction, 32)
+        result = code.call_intrinsic(f"s{instruction.opcode}.sat", "i32", *operands)
         code.set(instruction.results[0], result, 32)
         return
     _make_binary_emitter(instruction.opcode)(code, instruction)
@@ -58,9 +54,8 @@ def _emit_minimum(code: ThreadCode, instruction: Instruction) -> None:
     bits = bits_of_type(kind)
     if instruction.has("relu") or kind.endswith("x2"):
         raise instruction.refuse()
-    left, right = _get_all(code, instruction, bits)
     name = f"{'s' if kind[0] == 's' else 'u'}{instruction.opcode}"
-    result = code.let(f"call i{bits} @llvm.{name}.i{bits}(i{bits} {left}, i{bits} {right})")
+    result = code.call_intrinsic(name, f"i{bits}", *_get_all(code, instruction, bits))
     code.set(instruction.results[0], result, bits)
 
 
@@ -82,9 +77,7 @@ def emit_product(
         a, b = code.get(left, bits), code.get(right, bits)
         return code.let(f"mul i{bits} {a}, {b}"), bits
     wide = 2 * bits
-    verb = "sext" if signed else "zext"
-    a = code.let(f"{verb} i{bits} {code.get(left, bits)} to i{wide}")
-    b = code.let(f"{verb} i{bits} {code.get(right, bits)} to i{wide}")
+    a, b = (code.resize(code.get(one, bits), bits, wide, signed) for one in (left, right))
     product = code.let(f"mul i{wide} {a}, {b}")
     if instruction.has("wide"):
         return product, wide
@@ -130,7 +123,7 @@ def _emit_shift(code: ThreadCode, instruction: Instruction) -> None:
     known = code.constant_of(instruction.operands[1])
     arithmetic = instruction.opcode == "shr" and kind[0] == "s"
     verb = "shl" if instruction.opcode == "shl" else "ashr" if arithmetic else "lshr"
-    last = code.let(f"call i32 @llvm.umin.i32(i32 {amount}, i32 {bits - 1})")
+    last = code.call_intrinsic("umin", "i32", amount, bits - 1)
     sized = code.resize(last, 32, bits)
     result = code.let(f"{verb} i{bits} {value}, {sized}")
     if not arithmetic and (known is None or not 0 <= known < bits):
@@ -140,13 +133,12 @@ def _emit_shift(code: ThreadCode, instruction: Instruction) -> None:
 
 
 def _emit_funnel_shift(code: ThreadCode, instruction: Instruction) -> None:
-    low, high, amount = (code.get(value, 32) for value in instruction.operands)
+    low, high, amount = _get_all(code, instruction, 32)
     if instruction.has("clamp"):
-        amount = code.let(f"call i32 @llvm.umin.i32(i32 {amount}, i32 32)")
+        amount = code.call_intrinsic("umin", "i32", amount, 32)
     else:
         amount = code.let(f"and i32 {amount}, 31")
-    wide_low, wide_high = code.let(f"zext i32 {low} to i64"), code.let(f"zext i32 {high} to i64")
-    both = code.let(f"or i64 {code.let(f'shl i64 {wide_high}, 32')}, {wide_low}")
+    both = code.join_halves([low, high], 32)
     wide_amount = code.let(f"zext i32 {amount} to i64")
     if instruction.has("l"):
         both = code.let(f"lshr i64 {code.let(f'shl i64 {both}, {wide_amount}')}, 32")
@@ -201,17 +193,20 @@ def _emit_bfind(code: ThreadCode, instruction: Instruction) -> None:
     code.set(instruction.results[0], code.let(f"select i1 {none}, i32 -1, i32 {result}"), 32)
 
 
+def _get_field(code: ThreadCode, operands: Sequence[IRValue], bits: int) -> list[str]:
+    """Return the start and the length of a field of bits: 8 bits each, at most the width."""
+    values = [code.let(f"and i32 {code.get(one, 32)}, 255") for one in operands]
+    return [code.call_intrinsic("umin", "i32", one, bits) for one in values]
+
+
 def _emit_bfe(code: ThreadCode, instruction: Instruction) -> None:
     kind = instruction.type
     bits = bits_of_type(kind)
     wide = 2 * bits
     signed = kind[0] == "s"
     value = code.get(instruction.operands[0], bits)
-    start = code.let(f"and i32 {code.get(instruction.operands[1], 32)}, 255")
-    length = code.let(f"and i32 {code.get(instruction.operands[2], 32)}, 255")
-    start = code.let(f"call i32 @llvm.umin.i32(i32 {start}, i32 {bits})")
-    length = code.let(f"call i32 @llvm.umin.i32(i32 {length}, i32 {bits})")
-    wide_value = code.let(f"{'sext' if signed else 'zext'} i{bits} {value} to i{wide}")
+    start, length = _get_field(code, instruction.operands[1:], bits)
+    wide_value = code.resize(value, bits, wide, signed)
     wide_start = code.resize(start, 32, wide)
     shifted = code.let(f"{'ashr' if signed else 'lshr'} i{wide} {wide_value}, {wide_start}")
     half = code.let(f"trunc i{wide} {shifted} to i{bits}")
@@ -229,10 +224,7 @@ def _emit_bfi(code: ThreadCode, instruction: Instruction) -> None:
     bits = bits_of_type(instruction.type)
     wide = 2 * bits
     inserted, base = (code.get(value, bits) for value in instruction.operands[:2])
-    start = code.let(f"and i32 {code.get(instruction.operands[2], 32)}, 255")
-    length = code.let(f"and i32 {code.get(instruction.operands[3], 32)}, 255")
-    start = code.let(f"call i32 @llvm.umin.i32(i32 {start}, i32 {bits})")
-    length = code.let(f"call i32 @llvm.umin.i32(i32 {length}, i32 {bits})")
+    start, length = _get_field(code, instruction.operands[2:], bits)
     wide_start, wide_length = code.resize(start, 32, wide), code.resize(length, 32, wide)
     ones = code.let(f"sub i{wide} {code.let(f'shl i{wide} 1, {wide_length}')}, 1")
     mask = code.let(f"shl i{wide} {ones}, {wide_start}")
@@ -249,9 +241,8 @@ def _emit_bfi(code: ThreadCode, instruction: Instruction) -> None:
 def _emit_prmt(code: ThreadCode, instruction: Instruction) -> None:
     if instruction.has("f4e", "b4e", "rc8", "ecl", "ecr", "rc16"):
         raise instruction.refuse()
-    low, high, control = (code.get(value, 32) for value in instruction.operands)
-    wide_low, wide_high = code.let(f"zext i32 {low} to i64"), code.let(f"zext i32 {high} to i64")
-    both = code.let(f"or i64 {code.let(f'shl i64 {wide_high}, 32')}, {wide_low}")
+    low, high, control = _get_all(code, instruction, 32)
+    both = code.join_halves([low, high], 32)
     result = "0"
     for place in range(4):
         choice = code.let(f"lshr i32 {control}, {4 * place}")
@@ -288,8 +279,7 @@ def _emit_sad(code: ThreadCode, instruction: Instruction) -> None:
     bits = bits_of_type(kind)
     a, b, c = _get_all(code, instruction, bits)
     order = "s" if kind[0] == "s" else "u"
-    high = code.let(f"call i{bits} @llvm.{order}max.i{bits}(i{bits} {a}, i{bits} {b})")
-    low = code.let(f"call i{bits} @llvm.{order}min.i{bits}(i{bits} {a}, i{bits} {b})")
+    high, low = (code.call_intrinsic(f"{order}{one}", f"i{bits}", a, b) for one in ("max", "min"))
     distance = code.let(f"sub i{bits} {high}, {low}")
     code.set(instruction.results[0], code.let(f"add i{bits} {c}, {distance}"), bits)
 
@@ -302,8 +292,8 @@ def _emit_dot_product(code: ThreadCode, instruction: Instruction) -> None:
     first = 2 if instruction.opcode == "dp2a" and instruction.has("hi") else 0
 
     def pick(value: str, place: int, bits: int, kind: str) -> str:
-        part = code.let(f"trunc i32 {code.let(f'lshr i32 {value}, {place * bits}')} to i{bits}")
-        return code.let(f"{'sext' if kind == 's32' else 'zext'} i{bits} {part} to i32")
+        part = code.resize(code.let(f"lshr i32 {value}, {place * bits}"), 32, bits)
+        return code.resize(part, bits, 32, kind == "s32")
 
     for place in range(count):
         left = pick(a, place, wide, kinds[0])
@@ -313,11 +303,11 @@ def _emit_dot_product(code: ThreadCode, instruction: Instruction) -> None:
 
 
 def _emit_bmsk(code: ThreadCode, instruction: Instruction) -> None:
-    start, length = (code.get(value, 32) for value in instruction.operands)
+    start, length = _get_all(code, instruction, 32)
     if instruction.has("wrap"):
         start, length = code.let(f"and i32 {start}, 31"), code.let(f"and i32 {length}, 31")
-    start = code.let(f"call i32 @llvm.umin.i32(i32 {start}, i32 32)")
-    length = code.let(f"call i32 @llvm.umin.i32(i32 {length}, i32 32)")
+    start = code.call_intrinsic("umin", "i32", start, 32)
+    length = code.call_intrinsic("umin", "i32", length, 32)
     wide_start, wide_length = code.resize(start, 32, 64), code.resize(length, 32, 64)
     ones = code.let(f"sub i64 {code.let(f'shl i64 1, {wide_length}')}, 1")
     mask = code.let(f"trunc i64 {code.let(f'shl i64 {ones}, {wide_start}')} to i32")

@@ -187,7 +187,9 @@ class LaunchMemory:
         variables = np.array([*variable_addresses, 0], dtype=np.uint64)
         barriers = np.zeros((BARRIER_COUNT, len(BarrierField)), dtype=np.int64)
         self.ran_flags = np.zeros(len(lowered.block_lines) + 1, dtype=np.uint8)
-        chosen = np.array([*launch.chosen_blocks, (0, 0, 0)], dtype=np.int64)
+        width, height, _ = launch.grid
+        ordinals = [x + width * (y + height * z) for x, y, z in launch.chosen_blocks]
+        chosen = np.array([*ordinals, 0], dtype=np.int64)
         self.extents = np.zeros(len(lowered.sites) + 1, dtype=np.int64)
         self._kept += [parameters, slots, variables, barriers, chosen]
         exchanges, _ = BUFFERS.reserve("exchanges", self.threads * EXCHANGE_BYTES)

@@ -20,12 +20,11 @@ from harness.kernels.ptx.float_ops import (
     emit_selection,
 )
 from harness.kernels.ptx.flow import (
-    POINTER_OPERANDS,
     find_live_after,
     find_live_out,
     find_loop_blocks,
     find_pointers,
-    is_vector_move,
+    list_pointer_operands,
     may_spin,
     synchronizes_blocks,
 )
@@ -107,7 +106,7 @@ class PtxLowering:
         place = len(code._lines)
         code._lines.append("")
         code.start_block("start")
-        parameters = code.context_field(ContextField.PARAMETERS)
+        parameters = code.get_context(ContextField.PARAMETERS)
         for value, parameter in zip(graph.parameters, self._kernel.parameters, strict=True):
             code.set(value, code.let(f"add i64 {parameters}, {parameter.offset}"), 64)
         live_out, loops = find_live_out(graph), find_loop_blocks(graph)
@@ -149,7 +148,7 @@ class PtxLowering:
         )
 
     def _emit_ran(self, number: int) -> None:
-        flags = self.code.to_pointer(self.code.context_field(ContextField.RAN_FLAGS))
+        flags = self.code.to_pointer(self.code.get_context(ContextField.RAN_FLAGS))
         self.code.store_element("i8", "1", flags, number)
 
     # Variables
@@ -206,7 +205,7 @@ class PtxLowering:
         if opcode in _WITHOUT_EFFECT:
             return
         if opcode in ("ret", "exit"):
-            code.emit(f"ret i32 {int(ThreadOutcome.EXITED)}")
+            code.emit(f"ret i32 {ThreadOutcome.EXITED}")
         elif opcode == "trap":
             emit_trap(code, instruction, ())
         elif opcode == "special":
@@ -237,9 +236,9 @@ class PtxLowering:
         if placed.variable.space == "shared":
             address = str(placed.offset)
         elif placed.variable.space == "local":
-            address = code.let(f"add i64 {code.frame_field(FrameField.LOCAL)}, {placed.offset}")
+            address = code.let(f"add i64 {code.get_frame(FrameField.LOCAL)}, {placed.offset}")
         else:
-            table = code.to_pointer(code.context_field(ContextField.VARIABLES))
+            table = code.to_pointer(code.get_context(ContextField.VARIABLES))
             address = code.load_field(table, number)
         plus = int(operation.attributes["plus"], 0)
         address = code.let(f"add i64 {address}, {plus}")
@@ -296,14 +295,7 @@ class PtxLowering:
                 continue
             if operation.name in ("ptx.ld", "ptx.ldu") and result.type.bits == 64:
                 continue  # the load itself has set it
-            places = POINTER_OPERANDS.get(operation.name, ())
-            if operation.name == "ptx.mov" and is_vector_move(operation):
-                places = ()
-            regions = [
-                code.get_companion(operation.operands[place], "r")
-                for place in places
-                if place < len(operation.operands)
-            ]
+            regions = [code.get_companion(one, "r") for one in list_pointer_operands(operation)]
             if operation.name == "ptx.selp":
                 truth = code.get(operation.operands[2], 1)
                 region = code.let(f"select i1 {truth}, i32 {regions[0]}, i32 {regions[1]}")

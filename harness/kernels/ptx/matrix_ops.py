@@ -17,10 +17,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.ir.graph import IRValue
 from harness.kernels.ptx.abi import FrameField
 from harness.kernels.ptx.instructions import Instruction
+from harness.kernels.ptx.llvm_code import PtxFunction
 from harness.kernels.ptx.thread_code import ThreadCode
 from harness.kernels.ptx.warp_ops import get_lane, load_word, wait_for_warp
 
@@ -90,7 +90,7 @@ def emit_mma(code: ThreadCode, instruction: Instruction, living: Sequence[IRValu
     sums = code.alloca("[4 x i32]")
     for place, value in enumerate(start):
         code.store_element("i32", code.get(value, 32), sums, place)
-    table = code.to_pointer(code.frame_field(FrameField.EXCHANGE))
+    table = code.to_pointer(code.get_frame(FrameField.EXCHANGE))
     lane = code.let(f"zext i32 {get_lane(code)} to i64")
     code.emit(f"call void @{product.helper}(ptr {table}, i64 {lane}, ptr {sums})")
     for place, result in enumerate(instruction.results):
@@ -140,7 +140,7 @@ def build_matrix_helpers(text: str) -> str:
 
 
 def _build_product(product: _Product) -> str:
-    code = LlvmFunction(
+    code = PtxFunction(
         f"define internal void @{product.helper}(ptr %table, i64 %lane, ptr %sums) noinline"
     )
     row = code.let("lshr i64 %lane, 2")
@@ -162,7 +162,7 @@ def _build_product(product: _Product) -> str:
     return str(code)
 
 
-def _load_line(code: LlvmFunction, kind: str, word: int, line: str) -> str:
+def _load_line(code: PtxFunction, kind: str, word: int, line: str) -> str:
     """Load 16 bytes of a row or a column, as a vector of float64 or int32."""
     place = code.let(f"add i64 {code.let(f'shl i64 {line}, 2')}, {32 * word}")
     count, bits = 128 // _BITS[kind], _BITS[kind]
@@ -193,7 +193,7 @@ def _make_splat(count: int, number: int) -> str:
 
 
 def _sum_products(
-    code: LlvmFunction, product: _Product, lefts: Sequence[str], rights: Sequence[str]
+    code: PtxFunction, product: _Product, lefts: Sequence[str], rights: Sequence[str]
 ) -> str:
     count = 128 // _BITS[product.left]
     element, multiply, add = (
@@ -214,7 +214,7 @@ def _sum_products(
     )
 
 
-def _store_sums(code: LlvmFunction, product: _Product, half: int, totals: Sequence[str]) -> None:
+def _store_sums(code: PtxFunction, product: _Product, half: int, totals: Sequence[str]) -> None:
     """Add what a lane's two sums of a row start with, and store them there."""
     for side, total in enumerate(totals):
         place = 2 * half + side
@@ -222,8 +222,8 @@ def _store_sums(code: LlvmFunction, product: _Product, half: int, totals: Sequen
             start = code.let(f"sext i32 {code.load_element('i32', '%sums', place)} to i64")
             exact = code.let(f"add i64 {start}, {code.let(f'sext i32 {total} to i64')}")
             if product.saturates:
-                exact = code.let(f"call i64 @llvm.smax.i64(i64 {exact}, i64 {-(1 << 31)})")
-                exact = code.let(f"call i64 @llvm.smin.i64(i64 {exact}, i64 {(1 << 31) - 1})")
+                exact = code.call_intrinsic("smax", "i64", exact, -(1 << 31))
+                exact = code.call_intrinsic("smin", "i64", exact, (1 << 31) - 1)
             code.store_element("i32", code.let(f"trunc i64 {exact} to i32"), "%sums", place)
             continue
         llvm = "half" if product.sum == "f16" else "float"
@@ -232,10 +232,9 @@ def _store_sums(code: LlvmFunction, product: _Product, half: int, totals: Sequen
         exact = code.let(f"fadd double {start}, {total}")
         if llvm == "half":
             odd = code.let(f"call float @narrow_odd(double {exact})")
-            result = code.let(
-                f"fptrunc float {code.let(f'call float @quiet(float {odd})')} to half"
-            )
+            quiet = code.let(f"call float @quiet(float {odd})")
+            result = code.let(f"fptrunc float {quiet} to half")
         else:
-            result = code.let(f"fptrunc double {exact} to float")
-            result = code.let(f"call float @quiet(float {result})")
+            rounded = code.let(f"fptrunc double {exact} to float")
+            result = code.let(f"call float @quiet(float {rounded})")
         code.store_element(llvm, result, "%sums", place)

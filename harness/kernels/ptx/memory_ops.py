@@ -30,7 +30,7 @@ def emit_space_address(code: ThreadCode, instruction: Instruction, place: int, s
         address = code.let(f"add i{bits} {address}, {offset}")
     address = code.resize(address, bits, 64)
     if space == "shared":
-        address = code.let(f"add i64 {address}, {code.context_field(ContextField.SHARED)}")
+        address = code.let(f"add i64 {address}, {code.get_context(ContextField.SHARED)}")
     return address
 
 
@@ -136,7 +136,7 @@ def emit_cvta(code: ThreadCode, instruction: Instruction) -> None:
     bits = bits_of_type(instruction.type)
     address = code.get(value, bits)
     if space == "shared":
-        base = code.resize(code.context_field(ContextField.SHARED), 64, bits)
+        base = code.resize(code.get_context(ContextField.SHARED), 64, bits)
         verb = "sub" if instruction.has("to") else "add"
         address = code.let(f"{verb} i{bits} {address}, {base}")
     code.set(instruction.results[0], address, bits)
@@ -144,20 +144,15 @@ def emit_cvta(code: ThreadCode, instruction: Instruction) -> None:
 
 def emit_isspacep(code: ThreadCode, instruction: Instruction) -> None:
     space = space_of(instruction)
-    fields = {
-        "shared": (ContextField.SHARED, ContextField.SHARED_SIZE),
-        "local": (None, ContextField.LOCAL_SIZE),
+    areas = {
+        "shared": (code.get_context(ContextField.SHARED), ContextField.SHARED_SIZE),
+        "local": (code.get_frame(FrameField.LOCAL), ContextField.LOCAL_SIZE),
     }
     address = code.get(instruction.operands[0], 64)
     inside = {}
-    for name, (start_field, size_field) in fields.items():
-        start = (
-            code.frame_field(FrameField.LOCAL)
-            if start_field is None
-            else code.context_field(start_field)
-        )
-        size = code.context_field(size_field)
-        inside[name] = code.let(f"icmp ult i64 {code.let(f'sub i64 {address}, {start}')}, {size}")
+    for name, (start, size) in areas.items():
+        offset = code.let(f"sub i64 {address}, {start}")
+        inside[name] = code.let(f"icmp ult i64 {offset}, {code.get_context(size)}")
     if space in inside:
         code.set(instruction.results[0], inside[space], 1)
     elif space == "global":

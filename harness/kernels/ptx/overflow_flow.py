@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from harness.kernels.ir.flow import map_control_flow_sources
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph
-from harness.kernels.ptx.flow import ADDRESS_OPERANDS, is_vector_move
+from harness.kernels.ptx.flow import is_vector_move, list_addresses
 from harness.kernels.ptx.instructions import NUMBER_TYPES, Instruction, space_of
 from harness.kernels.ptx.integer_bounds import IntegerBounds
 
@@ -128,11 +128,10 @@ class _Walk:
         self.differences: set[IRValue] = set()
         seen: set[_Step] = set()
         waiting: list[_Step] = [
-            (operation.operands[place], None, False)
+            (value, None, False)
             for operation in graph.walk()
-            for place in ADDRESS_OPERANDS.get(operation.name, ())
-            if place < len(operation.operands)
-            and space_of(Instruction(operation)) in ("global", "generic")
+            for value in list_addresses(operation)
+            if space_of(Instruction(operation)) in ("global", "generic")
         ]
         while waiting:
             value, sign, in_sum = step = waiting.pop()

@@ -97,12 +97,12 @@ class OverflowTracking:
             truth = code.get(instruction.operands[2], 1)
             return code.let(f"select i1 {truth}, i64 {values[0]}, i64 {values[1]}")
         if opcode in ("min", "max"):
-            return code.let(f"call i64 @llvm.s{opcode}.i64(i64 {values[0]}, i64 {values[1]})")
+            return code.call_intrinsic(f"s{opcode}", "i64", *values)
         if opcode in ("div", "rem"):
             return code.let(f"call i64 @s{opcode}64(i64 {values[0]}, i64 {values[1]})")
         amount = code.resize(code.get(instruction.operands[1], 32), 32, 64)
         large = code.let(f"icmp ugt i64 {amount}, 31")
-        amount = code.let(f"call i64 @llvm.umin.i64(i64 {amount}, i64 31)")
+        amount = code.call_intrinsic("umin", "i64", amount, 31)
         moved = code.let(f"{'shl' if opcode == 'shl' else 'ashr'} i64 {values[0]}, {amount}")
         return code.let(f"select i1 {large}, i64 {wrapped}, i64 {moved}")
 
@@ -113,8 +113,7 @@ class OverflowTracking:
         if instruction.opcode == "mov" and is_vector_move(instruction.operation):
             code.set_companion(result, "o", "0")
             return
-        state = code.alloca("i32")
-        code.store("i32", "0", state)
+        state = code.alloca("i32", "0")
         operands = list(value_operands(instruction))
         if result in self._flow.low_halves:
             self._check_low_half(instruction, self._flow.low_halves[result], state)
@@ -138,8 +137,7 @@ class OverflowTracking:
     def _raise_state(self, other: str, state: str) -> None:
         """Keep the larger of two states: an overflow is larger than any integer."""
         code = self._code
-        pair = f"i32 {code.load('i32', state)}, i32 {other}"
-        code.store("i32", code.let(f"call i32 @llvm.umax.i32({pair})"), state)
+        code.store("i32", code.call_intrinsic("umax", "i32", code.load("i32", state), other), state)
 
     def _record_overflow(self, site: str, true: str, wrapped: str, state: str) -> None:
         code = self._code

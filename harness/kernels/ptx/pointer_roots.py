@@ -8,21 +8,15 @@ the launch knows which of the parameters are pointers. Example: of `ld.param.u64
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.kernels.ptx.basic_blocks import split_statement
+from harness.kernels.ptx.basic_blocks import split_address, split_statement
+from harness.kernels.ptx.flow import POINTER_OPERANDS
 from harness.kernels.ptx.parser import PtxKernel, PtxStatement, PtxText, is_number, parse_number
 
-# The operands that a result may point into; `add` and its kind are one of both, not a choice.
-_POINTER_PLACES = {
-    "mov": (0,), "cvta": (0,), "add": (0, 1), "sub": (0,), "and": (0, 1), "or": (0, 1),
-    "min": (0, 1), "max": (0, 1), "selp": (0, 1), "mad": (2,), "cvt": (0,),
-}  # fmt: skip
-_SUMS = ("add", "and", "or")
-_ADDRESS = re.compile(r"^\[\s*([%\w$@.]+)\s*(?:\+\s*(-?\w+))?\s*\]$")
+_SUMS = ("add", "and", "or")  # of a pointer and an index, in any order
 LOADED = "it was loaded from memory"
 VARIABLE = "it is a variable of the module"
 TABLE = "it is an entry of an array among the parameters"
@@ -51,14 +45,6 @@ class PointerRoots:
 
 
 _NONE = PointerRoots()
-
-
-def split_address(text: str) -> tuple[str, int] | None:
-    """Return the base and the offset of `[%rd1+16]`; None for any other operand."""
-    match = _ADDRESS.match(text)
-    if match is None:
-        return None
-    return match[1], parse_number(match[2]) if match[2] else 0
 
 
 class PointerRootTable:
@@ -114,7 +100,7 @@ class PointerRootTable:
         results, operands = split_statement(statement)
         if statement.opcode in ("ld", "ldu"):
             return self._read_load(statement, results, operands[0])
-        places = _POINTER_PLACES.get(statement.opcode)
+        places = POINTER_OPERANDS.get(statement.opcode)
         if places is None or len(results) != 1 or operands[0].startswith("{"):
             return self._leave_unknown(results)
         found = [self.find(operands[place]) for place in places if place < len(operands)]
@@ -141,8 +127,6 @@ class PointerRootTable:
         base, offset = split_address(address) or ("", 0)
         roots = self.find(base)
         if "param" not in {one.partition("::")[0] for one in statement.modifiers}:
-            if "shared" in statement.modifiers or "local" in statement.modifiers:
-                return ((one, PointerRoots(elsewhere=frozenset([LOADED]))) for one in results)
             loaded = PointerRoots(elsewhere=frozenset([LOADED]))
             return ((one, loaded) for one in results)
         known = self._offsets.get(base, self._parameter_addresses.get(base))

@@ -11,7 +11,6 @@ of the value that is there already is none: it cannot change a result.
 
 from __future__ import annotations
 
-from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.ptx.abi import (
     ContextField,
     FrameField,
@@ -19,7 +18,7 @@ from harness.kernels.ptx.abi import (
     PtxViolationKind,
     RegionSpace,
 )
-from harness.kernels.ptx.thread_code import emit_report
+from harness.kernels.ptx.llvm_code import PtxFunction
 
 _EPOCH_SHIFT, _SYNC_SHIFT, _THREAD_SHIFT = 24, 14, 4
 _TEN_BITS = 1023
@@ -35,13 +34,15 @@ class RaceCheckedPtxAccess:
 
     def __init__(self, verb: str) -> None:
         self.verb = verb
-        self.function = self._code = LlvmFunction(
+        self.function = self._code = PtxFunction(
             f"define i32 @ptx_{verb}(ptr %context, ptr %frame, i64 %site, i64 %address, i64 %size,"
             " i32 %given, i32 %state, ptr %new)"
         )
 
     def _report(self, kind: PtxViolationKind, region: str, other: str = "0") -> None:
-        emit_report(self._code, kind, "%site", "%address", "%size", region, other)
+        self._code.fill_report(
+            kind, "%site", address="%address", size="%size", region=region, other=other
+        )
         self._code.emit("ret i32 1")
 
     def _field(self, field: PtxRegionField) -> str:
@@ -50,13 +51,13 @@ class RaceCheckedPtxAccess:
     def _check_races(self) -> None:
         code = self._code
         writers = self._field(PtxRegionField.WRITERS)
-        with code.when(code.let(f"icmp ne i64 {writers}, 0")):
+        with code.when(code.is_nonzero(writers)):
             self._load_own_number()
             offset = code.let(f"sub i64 %address, {self._field(PtxRegionField.STORAGE)}")
             shift = self._field(PtxRegionField.GRANULE_BITS)
             first = code.let(f"lshr i64 {offset}, {shift}")
             count = code.let(f"lshr i64 %size, {shift}")
-            count = code.let(f"call i64 @llvm.umax.i64(i64 {count}, i64 1)")
+            count = code.call_intrinsic("umax", "i64", count, 1)
             readers = code.to_pointer(self._field(PtxRegionField.READERS))
             writer_table = code.to_pointer(writers)
             changes = self._emit_changes()
@@ -75,9 +76,9 @@ class RaceCheckedPtxAccess:
 
     def _load_own_number(self) -> None:
         code = self._code
-        self._epoch = code.load_field("%context", ContextField.EPOCH)
-        self._thread = code.load_field("%frame", FrameField.THREAD)
-        syncs = code.load_field("%frame", FrameField.WARP_SYNC)
+        self._epoch = code.get_context(ContextField.EPOCH)
+        self._thread = code.get_frame(FrameField.THREAD)
+        syncs = code.get_frame(FrameField.WARP_SYNC)
         self._syncs = code.let(f"and i64 {syncs}, {_TEN_BITS}")
         parts = (
             code.let(f"shl i64 {self._epoch}, {_EPOCH_SHIFT}"),
@@ -85,13 +86,12 @@ class RaceCheckedPtxAccess:
             code.let(f"shl i64 {self._thread}, {_THREAD_SHIFT}"),
         )
         self._own = code.let(f"or i64 {code.let(f'or i64 {parts[0]}, {parts[1]}')}, {parts[2]}")
-        self._launch_epoch = code.load_field("%context", ContextField.LAUNCH_EPOCH)
-        self._block_epoch = code.load_field("%context", ContextField.BLOCK_EPOCH)
-        space = self._field(PtxRegionField.SPACE)
-        is_global = code.let(f"icmp eq i64 {space}, {int(RegionSpace.GLOBAL)}")
-        unordered = code.load_field("%context", ContextField.UNORDERED_BLOCKS)
-        is_unordered = code.let(f"icmp ne i64 {unordered}, 0")
-        self._blocks_race = code.let(f"and i1 {is_global}, {is_unordered}")
+        self._launch_epoch = code.get_context(ContextField.LAUNCH_EPOCH)
+        self._block_epoch = code.get_context(ContextField.BLOCK_EPOCH)
+        self._blocks_race = code.join_conditions(
+            code.is_equal(self._field(PtxRegionField.SPACE), RegionSpace.GLOBAL),
+            code.is_nonzero(code.get_context(ContextField.UNORDERED_BLOCKS)),
+        )
 
     def _emit_changes(self) -> str:
         """Emit whether a write changes what is there; an atomic update always counts."""
@@ -103,30 +103,24 @@ class RaceCheckedPtxAccess:
         return code.let(f"icmp ne i32 {order}, 0")
 
     def _has_flag(self, entry: str, flag: int) -> str:
-        return self._code.let(f"icmp ne i64 {self._code.let(f'and i64 {entry}, {flag}')}, 0")
+        return self._code.is_nonzero(self._code.let(f"and i64 {entry}, {flag}"))
 
-    def _all(self, *conditions: str) -> str:
-        first, *rest = conditions
-        for other in rest:
-            first = self._code.let(f"and i1 {first}, {other}")
-        return first
+    def _epoch_of(self, entry: str) -> str:
+        return self._code.let(f"lshr i64 {entry}, {_EPOCH_SHIFT}")
 
     def _is_other_block(self, entry: str) -> str:
-        code = self._code
-        epoch = code.let(f"lshr i64 {entry}, {_EPOCH_SHIFT}")
-        return self._all(
+        code, epoch = self._code, self._epoch_of(entry)
+        return code.join_conditions(
             code.let(f"icmp uge i64 {epoch}, {self._launch_epoch}"),
             code.let(f"icmp ult i64 {epoch}, {self._block_epoch}"),
             self._blocks_race,
         )
 
     def _thread_of(self, entry: str) -> str:
-        code = self._code
-        return code.let(f"and i64 {code.let(f'lshr i64 {entry}, {_THREAD_SHIFT}')}, {_TEN_BITS}")
+        return self._code.extract_bits(entry, _THREAD_SHIFT, _TEN_BITS)
 
     def _is_current(self, entry: str) -> str:
-        epoch = self._code.let(f"lshr i64 {entry}, {_EPOCH_SHIFT}")
-        return self._code.let(f"icmp eq i64 {epoch}, {self._epoch}")
+        return self._code.is_equal(self._epoch_of(entry), self._epoch)
 
     def _is_unordered(self, entry: str) -> str:
         """Emit whether an access of this epoch has no order to this one."""
@@ -134,13 +128,10 @@ class RaceCheckedPtxAccess:
         thread = self._thread_of(entry)
         differs = code.let(f"icmp ne i64 {thread}, {self._thread}")
         apart = code.let(f"lshr i64 {code.let(f'xor i64 {thread}, {self._thread}')}, 5")
-        other_warp = code.let(f"icmp ne i64 {apart}, 0")
-        syncs = code.let(f"lshr i64 {entry}, {_SYNC_SHIFT}")
-        syncs = code.let(f"and i64 {syncs}, {_TEN_BITS}")
-        same_sync = code.let(f"icmp eq i64 {syncs}, {self._syncs}")
-        return self._all(
-            self._is_current(entry), differs, code.let(f"or i1 {other_warp}, {same_sync}")
-        )
+        other_warp = code.is_nonzero(apart)
+        syncs = code.extract_bits(entry, _SYNC_SHIFT, _TEN_BITS)
+        without_sync = code.let(f"or i1 {other_warp}, {code.is_equal(syncs, self._syncs)}")
+        return code.join_conditions(self._is_current(entry), differs, without_sync)
 
     def _report_if(self, condition: str, kind: PtxViolationKind, other: str) -> None:
         with self._code.when(condition, exits=True):
@@ -148,10 +139,10 @@ class RaceCheckedPtxAccess:
 
     def _check_against(self, entry: str, condition: str, kind: PtxViolationKind) -> None:
         """Report an entry of another block, or of this block without an order."""
-        self._report_if(self._all(condition, self._is_other_block(entry)), kind, "-1")
-        self._report_if(
-            self._all(condition, self._is_unordered(entry)), kind, self._thread_of(entry)
-        )
+        join_conditions = self._code.join_conditions
+        self._report_if(join_conditions(condition, self._is_other_block(entry)), kind, "-1")
+        unordered = join_conditions(condition, self._is_unordered(entry))
+        self._report_if(unordered, kind, self._thread_of(entry))
 
     def _check_read(self, writer: str) -> None:
         self._check_against(
@@ -166,14 +157,13 @@ class RaceCheckedPtxAccess:
             self._check_against(writer, plain, PtxViolationKind.WRITE_WRITE_RACE)
             self._check_against(writer, atomic, PtxViolationKind.ATOMIC_RACE)
         else:
-            changed = self._all(plain, self._has_flag(writer, _CHANGED))
+            changed = code.join_conditions(plain, self._has_flag(writer, _CHANGED))
             self._check_against(writer, changed, PtxViolationKind.ATOMIC_RACE)
         self._check_against(reader, "true", PtxViolationKind.WRITE_AFTER_READ)
-        several = self._all(self._is_current(reader), self._has_flag(reader, _SEVERAL))
+        several = code.join_conditions(self._is_current(reader), self._has_flag(reader, _SEVERAL))
         self._report_if(several, PtxViolationKind.WRITE_AFTER_READ, self._thread_of(reader))
-        epoch = code.let(f"lshr i64 {reader}, {_EPOCH_SHIFT}")
-        earlier = self._all(
-            code.let(f"icmp uge i64 {epoch}, {self._launch_epoch}"),
+        earlier = code.join_conditions(
+            code.let(f"icmp uge i64 {self._epoch_of(reader)}, {self._launch_epoch}"),
             self._has_flag(reader, _OTHER_BLOCK),
             self._blocks_race,
         )
@@ -181,16 +171,15 @@ class RaceCheckedPtxAccess:
 
     def _add_reader(self, reader: str, place: str) -> None:
         code = self._code
-        epoch = code.let(f"lshr i64 {reader}, {_EPOCH_SHIFT}")
         flags = code.let(f"and i64 {reader}, {_OTHER_BLOCK}")
-        in_launch = code.let(f"icmp uge i64 {epoch}, {self._launch_epoch}")
+        in_launch = code.let(f"icmp uge i64 {self._epoch_of(reader)}, {self._launch_epoch}")
         flags = code.let(f"select i1 {in_launch}, i64 {flags}, i64 0")
         other = code.let(f"select i1 {self._is_other_block(reader)}, i64 {_OTHER_BLOCK}, i64 0")
         fresh = code.let(f"or i64 {self._own}, {code.let(f'or i64 {flags}, {other}')}")
         # A reader without an order to this one stays, and both are two.
         both = code.let(f"or i64 {reader}, {_SEVERAL}")
         kept = code.let(f"select i1 {self._is_unordered(reader)}, i64 {both}, i64 {fresh}")
-        several = self._all(self._is_current(reader), self._has_flag(reader, _SEVERAL))
+        several = code.join_conditions(self._is_current(reader), self._has_flag(reader, _SEVERAL))
         code.store("i64", code.let(f"select i1 {several}, i64 {reader}, i64 {kept}"), place)
 
     def _set_writer(self, writer: str, place: str, changes: str) -> None:

@@ -24,6 +24,7 @@ from harness.kernels.ir.graph import (
 from harness.kernels.ptx.basic_blocks import (
     BasicBlock,
     BasicBlocks,
+    split_address,
     split_group,
     split_statement,
 )
@@ -47,7 +48,6 @@ _SPECIAL = re.compile(
     r"is_explicit_cluster|dynamic_smem_size|total_smem_size|aggr_smem_size|"
     r"reserved_smem_offset_\w+)$"
 )
-_ADDRESS = re.compile(r"^\[\s*([%\w$@.]+)\s*(?:\+\s*(-?\w+))?\s*\]$")
 
 
 def read_kernel(module: PtxText, kernel: PtxKernel) -> KernelGraph:
@@ -182,14 +182,13 @@ class _KernelReader:
                 self._emit("ptx.not", tuple(inner), (PREDICATE,), {"modifiers": "pred"}, source)
             )
         if text.startswith("["):
-            match = _ADDRESS.match(text)
-            if match is None:
-                inner_texts = text[1:-1]  # a tensor's coordinates: [map, {x, y}]
-                attributes["address"] = inner_texts
+            address = split_address(text)
+            if address is None:
+                attributes["address"] = text[1:-1]  # a tensor's coordinates: [map, {x, y}]
                 return []
-            offset = parse_number(match[2]) if match[2] else 0
+            base, offset = address
             attributes[f"offset{self._place}"] = str(offset)
-            return self._read_operand(match[1], attributes, source)
+            return self._read_operand(base, attributes, source)
         if text in self._kernel.register_types:
             return [self._read_register(text)]
         if text in self._parameters:

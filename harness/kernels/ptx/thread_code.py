@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.ir.graph import IRValue, SourceLocation
 from harness.kernels.ptx.abi import (
     FRAME_HEADER_FIELDS,
-    REGION_ROW,
-    ContextField,
     FrameField,
-    PtxReportField,
     PtxViolationKind,
     ThreadOutcome,
     WaitKind,
 )
+from harness.kernels.ptx.instructions import Instruction
+from harness.kernels.ptx.llvm_code import PtxFunction
 from harness.kernels.ptx.parser import bits_of_type
 from harness.kernels.ptx.used_bytes import UsedBytes
 
@@ -37,7 +35,7 @@ class PtxSite:
     text: str = ""
 
 
-class ThreadCode(LlvmFunction):
+class ThreadCode(PtxFunction):
     """The text of the function that runs one thread up to its next suspension."""
 
     def __init__(self, constants: dict[IRValue, int]) -> None:
@@ -95,6 +93,16 @@ class ThreadCode(LlvmFunction):
     def constant_of(self, value: IRValue) -> int | None:
         return self._constants.get(value)
 
+    def split_halves(self, value: str, bits: int = 16) -> list[str]:
+        """Return the two halves, of so many bits each, of an integer; the lower one is first."""
+        moved = (self.let(f"lshr i{2 * bits} {value}, {bits * place}") for place in (0, 1))
+        return [self.let(f"trunc i{2 * bits} {one} to i{bits}") for one in moved]
+
+    def join_halves(self, halves: Sequence[str], bits: int = 16) -> str:
+        """Return the integer of two halves, the lower one first."""
+        low, high = (self.resize(half, bits, 2 * bits) for half in halves)
+        return self.let(f"or i{2 * bits} {low}, {self.let(f'shl i{2 * bits} {high}, {bits}')}")
+
     def _slot(self, value: IRValue, kind: str, of: str = "") -> str:
         key = value, of
         if key not in self._slots:
@@ -145,15 +153,6 @@ class ThreadCode(LlvmFunction):
 
     # The frame
 
-    def frame_field(self, field: int) -> str:
-        return self.load_element("i64", "%frame", field)
-
-    def set_frame_field(self, field: int, value: str) -> None:
-        self.store_element("i64", value, "%frame", field)
-
-    def context_field(self, field: ContextField) -> str:
-        return self.load_field("%context", field)
-
     @property
     def frame_fields(self) -> int:
         return FRAME_HEADER_FIELDS + len(self._places)
@@ -175,15 +174,15 @@ class ThreadCode(LlvmFunction):
         self, living: Sequence[IRValue], kind: WaitKind, site: int, mask: str = "0"
     ) -> None:
         """Return to the scheduler; the code that follows runs when the wait is over."""
-        self.set_frame_field(FrameField.KIND, str(int(kind)))
-        self.set_frame_field(FrameField.SITE, str(site))
-        self.set_frame_field(FrameField.MASK, mask)
+        self.set_frame(FrameField.KIND, str(int(kind)))
+        self.set_frame(FrameField.SITE, str(site))
+        self.set_frame(FrameField.MASK, mask)
         self.resume_count += 1
         saved = self._saved_slots(living)
         for slot, llvm_type, place in saved:
-            self.store_element_in_frame(llvm_type, self.load(llvm_type, slot), place)
-        self.set_frame_field(FrameField.RESUME, str(self.resume_count))
-        self.emit(f"ret i32 {int(ThreadOutcome.SUSPENDED)}")
+            self.store(llvm_type, self.load(llvm_type, slot), self._frame_place(place))
+        self.set_frame(FrameField.RESUME, str(self.resume_count))
+        self.emit(f"ret i32 {ThreadOutcome.SUSPENDED}")
         self.start_block(f"resume{self.resume_count}")
         for slot, llvm_type, place in saved:
             self.store(llvm_type, self.load(llvm_type, self._frame_place(place)), slot)
@@ -191,15 +190,12 @@ class ThreadCode(LlvmFunction):
     def _frame_place(self, place: int) -> str:
         return self.element_pointer("%frame", "i64", place)
 
-    def store_element_in_frame(self, llvm_type: str, name: str, place: int) -> None:
-        self.store(llvm_type, name, self._frame_place(place))
-
-    def set_payload(self, words: Sequence[str]) -> None:
-        """Set the words (i32) that the other lanes get."""
-        self.set_frame_field(FrameField.WORDS, str(len(words)))
+    def set_payload(self, words: Sequence[str], kind: str = "i32") -> None:
+        """Set the words that the other lanes, or the scheduler, get."""
+        self.set_frame(FrameField.WORDS, str(len(words)))
         base = self.element_pointer("%frame", "i64", FrameField.PAYLOAD)
         for place, word in enumerate(words):
-            self.store_element("i32", word, base, place)
+            self.store_element(kind, word, base, place)
 
     # Reports
 
@@ -207,52 +203,19 @@ class ThreadCode(LlvmFunction):
         self.sites.append(site)
         return len(self.sites) - 1
 
-    def report(self, kind: PtxViolationKind, site: int) -> None:
+    def add_wait_site(self, instruction: Instruction) -> int:
+        """Add an instruction at which threads may wait in vain."""
+        return self.add_site(PtxSite(instruction.operation.source, instruction.name))
+
+    def report(self, kind: PtxViolationKind, site: int, other: str = "0") -> None:
         """Report a violation at a site and end the launch."""
-        emit_report(self, kind, str(site), "0", "0", "0", "0")
+        self.fill_report(kind, site, other=other)
         self.return_violated()
 
     def return_violated(self) -> None:
-        self.emit(f"ret i32 {int(ThreadOutcome.VIOLATED)}")
+        self.emit(f"ret i32 {ThreadOutcome.VIOLATED}")
 
     def return_if_violated(self, call: str) -> None:
         violated = self.let(call)
         with self.when(self.let(f"icmp ne i32 {violated}, 0"), exits=True):
             self.return_violated()
-
-
-def load_region(code: LlvmFunction) -> tuple[str, str]:
-    """Load the region `%given`, or the one of `%address`: its number, as 64 bits, and its row."""
-    slot = code.alloca("i32", "%given")
-    with code.when(code.let("icmp eq i32 %given, 0")):
-        code.store("i32", code.let("call i32 @ptx_lookup(ptr %context, i64 %address)"), slot)
-    number = code.let(f"zext i32 {code.load('i32', slot)} to i64")
-    table = code.to_pointer(code.load_field("%context", ContextField.REGIONS))
-    return number, code.element_pointer(table, REGION_ROW, number)
-
-
-def emit_report(
-    code: LlvmFunction,
-    kind: PtxViolationKind,
-    site: str,
-    address: str,
-    size: str,
-    region: str,
-    other: str,
-) -> None:
-    """Fill the launch's report about the thread of `%frame`."""
-    report = code.to_pointer(code.load_field("%context", ContextField.REPORT))
-    values = {
-        PtxReportField.KIND: str(int(kind)),
-        PtxReportField.SITE: site,
-        PtxReportField.ADDRESS: address,
-        PtxReportField.SIZE: size,
-        PtxReportField.REGION: region,
-        PtxReportField.THREAD: code.load_field("%frame", FrameField.THREAD),
-        PtxReportField.OTHER: other,
-        PtxReportField.X: code.load_field("%context", ContextField.CTA_X),
-        PtxReportField.Y: code.load_field("%context", ContextField.CTA_Y),
-        PtxReportField.Z: code.load_field("%context", ContextField.CTA_Z),
-    }
-    for field, value in values.items():
-        code.store_element("i64", value, report, field)

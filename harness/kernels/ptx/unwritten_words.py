@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.ir.flow import map_control_flow_sources
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph
 from harness.kernels.ptx.abi import PtxRegionField, PtxViolationKind, RegionSpace
-from harness.kernels.ptx.thread_code import ThreadCode, emit_report, load_region
+from harness.kernels.ptx.llvm_code import PtxFunction
+from harness.kernels.ptx.thread_code import ThreadCode
 
 _KINDS = {"s8", "u8", "tf32"}  # factors of which each word is a number
 _READERS = frozenset("ptx.ld ptx.ldu ptx.atom ptx.ldmatrix".split())  # the result is what is there
@@ -78,22 +78,21 @@ def _find_dependents(graph: KernelGraph) -> set[IRValue]:
 
 def build_store_function() -> str:
     """Build the function for a store of such a value: it returns 1 with a report, or 0."""
-    code = LlvmFunction(
+    code = PtxFunction(
         "define i32 @ptx_store_unwritten(ptr %context, ptr %frame, i64 %site, i64 %address,"
         " i64 %size, i32 %given)"
     )
-    number, region = load_region(code)
+    number, region = code.load_region()
     space = code.load_field(region, PtxRegionField.SPACE)
-    with code.when(code.let(f"icmp eq i64 {space}, {int(RegionSpace.LOCAL)}"), exits=True):
+    with code.when(code.is_equal(space, RegionSpace.LOCAL), exits=True):
         code.emit("ret i32 0")
-    with code.when(code.let(f"icmp eq i64 {space}, {int(RegionSpace.SHARED)}"), exits=True):
+    with code.when(code.is_equal(space, RegionSpace.SHARED), exits=True):
         start = code.load_field(region, PtxRegionField.START)
         shadow = code.load_field(region, PtxRegionField.UNINITIALIZED)
         place = code.let(f"add i64 {shadow}, {code.let(f'sub i64 %address, {start}')}")
-        flags = code.to_pointer(place)
-        code.emit(f"call void @llvm.memset.p0.i64(ptr {flags}, i8 1, i64 %size, i1 false)")
+        code.fill_bytes(code.to_pointer(place), 1, "%size")
         code.emit("ret i32 0")
     kind = PtxViolationKind.UNWRITTEN_PRODUCT
-    emit_report(code, kind, "%site", "%address", "%size", number, "0")
+    code.fill_report(kind, "%site", address="%address", size="%size", region=number)
     code.emit("ret i32 1")
     return str(code)

@@ -19,7 +19,7 @@ from harness.kernels.ptx.abi import (
 )
 from harness.kernels.ptx.async_ops import emit_cluster_barrier, emit_mbarrier
 from harness.kernels.ptx.instructions import Instruction
-from harness.kernels.ptx.thread_code import PtxSite, ThreadCode, emit_report
+from harness.kernels.ptx.thread_code import PtxSite, ThreadCode
 
 Living = Sequence[IRValue]
 _ALL_LANES = (1 << 32) - 1
@@ -33,7 +33,7 @@ def wait_for_lanes(
     mask: str,
 ) -> None:
     code.set_payload(words)
-    site = code.add_site(PtxSite(instruction.operation.source, instruction.name))
+    site = code.add_wait_site(instruction)
     code.suspend([*living, *instruction.operands], WaitKind.WARP, site, mask)
 
 
@@ -42,11 +42,10 @@ def wait_for_warp(
 ) -> None:
     """Wait for all 32 lanes; one that has exited, or that the block has not, is a report."""
     wait_for_lanes(code, instruction, living, words, str(_ALL_LANES))
-    group = code.frame_field(FrameField.GROUP)
+    group = code.get_frame(FrameField.GROUP)
     with code.when(code.let(f"icmp ne i64 {group}, {_ALL_LANES}"), exits=True):
-        site = code.add_site(PtxSite(instruction.operation.source, instruction.name))
-        emit_report(code, PtxViolationKind.MISSING_LANES, str(site), "0", "0", "0", group)
-        code.return_violated()
+        site = code.add_wait_site(instruction)
+        code.report(PtxViolationKind.MISSING_LANES, site, other=group)
 
 
 def _get_mask(code: ThreadCode, value: IRValue) -> str:
@@ -54,20 +53,20 @@ def _get_mask(code: ThreadCode, value: IRValue) -> str:
 
 
 def get_lane(code: ThreadCode) -> str:
-    thread = code.frame_field(FrameField.THREAD)
+    thread = code.get_frame(FrameField.THREAD)
     return code.let(f"trunc i64 {code.let(f'and i64 {thread}, 31')} to i32")
 
 
 def load_word(code: ThreadCode, lane: str, word: int = 0) -> str:
     """Load a word of another lane of the group."""
-    base = code.to_pointer(code.frame_field(FrameField.EXCHANGE))
+    base = code.to_pointer(code.get_frame(FrameField.EXCHANGE))
     place = code.let(f"add i32 {lane}, {32 * word}")
     return code.load_element("i32", base, code.let(f"zext i32 {place} to i64"))
 
 
 def _is_in_group(code: ThreadCode, lane: str) -> str:
-    group = code.let(f"trunc i64 {code.frame_field(FrameField.GROUP)} to i32")
-    bit = code.let(f"and i32 {code.let(f'lshr i32 {group}, {lane}')}, 1")
+    group = code.let(f"trunc i64 {code.get_frame(FrameField.GROUP)} to i32")
+    bit = code.extract_bits(group, lane, 1, "i32")
     return code.let(f"icmp ne i32 {bit}, 0")
 
 
@@ -80,7 +79,7 @@ def emit_shuffle(code: ThreadCode, instruction: Instruction, living: Living) -> 
     distance = code.let(f"and i32 {code.get(other, 32)}, 31")
     limits = code.get(control, 32)
     clamp = code.let(f"and i32 {limits}, 31")
-    segment = code.let(f"and i32 {code.let(f'lshr i32 {limits}, 8')}, 31")
+    segment = code.extract_bits(limits, 8, 31, "i32")
     outside = code.let(f"xor i32 {segment}, 31")
     first = code.let(f"and i32 {lane}, {segment}")
     last = code.let(f"or i32 {first}, {code.let(f'and i32 {clamp}, {outside}')}")
@@ -111,7 +110,7 @@ def emit_vote(code: ThreadCode, instruction: Instruction, living: Living) -> Non
     predicate, mask = instruction.operands
     word = code.let(f"zext i1 {code.get(predicate, 1)} to i32")
     wait_for_lanes(code, instruction, living, [word], _get_mask(code, mask))
-    ballot, group = code.frame_field(FrameField.BALLOT), code.frame_field(FrameField.GROUP)
+    ballot, group = code.get_frame(FrameField.BALLOT), code.get_frame(FrameField.GROUP)
     if instruction.has("ballot"):
         code.set(instruction.results[0], code.let(f"trunc i64 {ballot} to i32"), 32)
         return
@@ -139,18 +138,17 @@ def emit_warp_reduction(code: ThreadCode, instruction: Instruction, living: Livi
         "min": str((1 << 31) - 1) if signed else "-1",
         "max": str(-(1 << 31)) if signed else "0",
     }.get(verb, "0")
-    total = code.alloca("i32")
-    code.store("i32", start, total)
+    total = code.alloca("i32", start)
     with code.loop(32) as index:
         lane = code.let(f"trunc i64 {index} to i32")
         with code.when(_is_in_group(code, lane)):
             word, so_far = load_word(code, lane), code.load("i32", total)
             if verb in ("min", "max"):
                 name = f"{'s' if signed else 'u'}{verb}"
-                made = code.let(f"call i32 @llvm.{name}.i32(i32 {so_far}, i32 {word})")
+                combined = code.call_intrinsic(name, "i32", so_far, word)
             else:
-                made = code.let(f"{verb} i32 {so_far}, {word}")
-            code.store("i32", made, total)
+                combined = code.let(f"{verb} i32 {so_far}, {word}")
+            code.store("i32", combined, total)
     code.set(instruction.results[0], code.load("i32", total), 32)
 
 
@@ -158,17 +156,11 @@ def emit_match(code: ThreadCode, instruction: Instruction, living: Living) -> No
     value, mask = instruction.operands
     wide = instruction.modifiers[-1] == "b64"
     own = code.get(value, 64 if wide else 32)
-    words = [own]
-    if wide:
-        words = [
-            code.let(f"trunc i64 {own} to i32"),
-            code.let(f"trunc i64 {code.let(f'lshr i64 {own}, 32')} to i32"),
-        ]
+    words = code.split_halves(own, 32) if wide else [own]
     wait_for_lanes(code, instruction, living, words, _get_mask(code, mask))
     lane = get_lane(code)
     mine = [load_word(code, lane, word) for word in range(len(words))]
-    equal = code.alloca("i32")
-    code.store("i32", "0", equal)
+    equal = code.alloca("i32", "0")
     with code.loop(32) as index:
         other = code.let(f"trunc i64 {index} to i32")
         same = _is_in_group(code, other)
@@ -181,7 +173,7 @@ def emit_match(code: ThreadCode, instruction: Instruction, living: Living) -> No
     if instruction.has("any"):
         code.set(instruction.results[0], found, 32)
         return
-    group = code.let(f"trunc i64 {code.frame_field(FrameField.GROUP)} to i32")
+    group = code.let(f"trunc i64 {code.get_frame(FrameField.GROUP)} to i32")
     everyone = code.let(f"icmp eq i32 {found}, {group}")
     code.set(instruction.results[0], code.let(f"select i1 {everyone}, i32 {group}, i32 0"), 32)
     if len(instruction.results) > 1:
@@ -190,16 +182,15 @@ def emit_match(code: ThreadCode, instruction: Instruction, living: Living) -> No
 
 def emit_active_mask(code: ThreadCode, instruction: Instruction, living: Living) -> None:
     code.set_payload(["1"])
-    site = code.add_site(PtxSite(instruction.operation.source, instruction.name))
-    code.suspend(living, WaitKind.ACTIVE, site)
-    group = code.let(f"trunc i64 {code.frame_field(FrameField.GROUP)} to i32")
+    code.suspend(living, WaitKind.ACTIVE, code.add_wait_site(instruction))
+    group = code.let(f"trunc i64 {code.get_frame(FrameField.GROUP)} to i32")
     code.set(instruction.results[0], group, 32)
 
 
 def emit_elect(code: ThreadCode, instruction: Instruction, living: Living) -> None:
     [mask] = instruction.operands
     wait_for_lanes(code, instruction, living, ["1"], _get_mask(code, mask))
-    group = code.let(f"trunc i64 {code.frame_field(FrameField.GROUP)} to i32")
+    group = code.let(f"trunc i64 {code.get_frame(FrameField.GROUP)} to i32")
     leader = code.let(f"call i32 @llvm.cttz.i32(i32 {group}, i1 false)")
     code.set(instruction.results[0], leader, 32)
     code.set(instruction.results[1], code.let(f"icmp eq i32 {leader}, {get_lane(code)}"), 1)
@@ -210,7 +201,7 @@ def emit_barrier(code: ThreadCode, instruction: Instruction, living: Living) -> 
         emit_cluster_barrier(code, instruction, living)
         return
     if instruction.has("warp"):
-        mask = code.resize(code.get(instruction.operands[0], 32), 32, 64)
+        mask = _get_mask(code, instruction.operands[0])
         wait_for_lanes(code, instruction, living, ["1"], mask)
         _count_warp_sync(code)
         return
@@ -219,46 +210,39 @@ def emit_barrier(code: ThreadCode, instruction: Instruction, living: Living) -> 
     number = code.let(f"and i64 {code.get(operands[0], 64)}, 15")
     expected = code.resize(code.get(operands[1], 32), 32, 64) if len(operands) > 1 else "0"
     if instruction.has("arrive"):
-        barriers = code.to_pointer(code.context_field(ContextField.BARRIERS))
+        barriers = code.to_pointer(code.get_context(ContextField.BARRIERS))
         entry = code.element_pointer(barriers, f"[{len(BarrierField)} x i64]", number)
         place = code.element_pointer(entry, "i64", BarrierField.ARRIVED)
         code.increment(place, "1")
         return
-    site = code.add_site(PtxSite(instruction.operation.source, instruction.name))
-    base = code.element_pointer("%frame", "i64", FrameField.PAYLOAD)
-    code.store_element("i64", number, base, 0)
-    code.store_element("i64", expected, base, 1)
     truth = "0" if predicate is None else code.let(f"zext i1 {code.get(predicate, 1)} to i64")
-    code.store_element("i64", truth, base, 2)
-    code.suspend(living, WaitKind.BARRIER, site)
+    code.set_payload([number, expected, truth], "i64")
+    code.suspend(living, WaitKind.BARRIER, code.add_wait_site(instruction))
     if predicate is not None:
-        total, count = code.frame_field(FrameField.BALLOT), code.frame_field(FrameField.GROUP)
+        total, count = code.get_frame(FrameField.BALLOT), code.get_frame(FrameField.GROUP)
         if instruction.has("popc"):
             code.set(instruction.results[0], code.let(f"trunc i64 {total} to i32"), 32)
         elif instruction.has("and"):
             code.set(instruction.results[0], code.let(f"icmp eq i64 {total}, {count}"), 1)
         else:
-            code.set(instruction.results[0], code.let(f"icmp ne i64 {total}, 0"), 1)
+            code.set(instruction.results[0], code.is_nonzero(total), 1)
 
 
 def _count_warp_sync(code: ThreadCode) -> None:
     """Count a synchronization of the warp; ten bits of the count are in the entries of accesses."""
-    count = code.let(f"add i64 {code.frame_field(FrameField.WARP_SYNC)}, 1")
-    code.set_frame_field(FrameField.WARP_SYNC, count)
-    wraps = code.let(f"icmp eq i64 {code.let(f'and i64 {count}, 1023')}, 0")
-    with code.when(wraps):
-        place = code.element_pointer("%context", "i64", ContextField.EPOCH)
-        code.increment(place, "1")
+    count = code.let(f"add i64 {code.get_frame(FrameField.WARP_SYNC)}, 1")
+    code.set_frame(FrameField.WARP_SYNC, count)
+    with code.when(code.is_equal(code.let(f"and i64 {count}, 1023"), 0)):
+        code.advance_epoch()
 
 
 def emit_spin(code: ThreadCode, instruction: Instruction, living: Living) -> None:
     """Let other threads run now and then, in a loop that may wait for one of them."""
-    count = code.let(f"add i64 {code.frame_field(FrameField.SPINS)}, 1")
-    code.set_frame_field(FrameField.SPINS, count)
+    count = code.let(f"add i64 {code.get_frame(FrameField.SPINS)}, 1")
+    code.set_frame(FrameField.SPINS, count)
     period = 1024 if instruction.opcode == "atom" else 16
-    due = code.let(f"icmp eq i64 {code.let(f'and i64 {count}, {period - 1}')}, 0")
-    with code.when(due):
-        site = code.add_site(PtxSite(instruction.operation.source, instruction.name))
+    with code.when(code.is_equal(code.let(f"and i64 {count}, {period - 1}"), 0)):
+        site = code.add_wait_site(instruction)
         code.suspend([*living, *instruction.operands], WaitKind.YIELD, site)
 
 
