@@ -106,9 +106,8 @@ def test_a_hadamard_transform_sums_with_signs(
         rows = draw_rows(seed, tokens, width, 1.0, check.device)
         found = transform(rows, scale)
         padded = 1 << (width - 1).bit_length()
-        numbers = torch.arange(padded)
         signs = torch.tensor(
-            [[1.0 - 2 * (int(a & b).bit_count() % 2) for b in numbers] for a in numbers[:width]]
+            [[1.0 - 2 * ((a & b).bit_count() % 2) for b in range(padded)] for a in range(width)]
         )
         exact = scale * rows.float().cpu() @ signs[:, :width].T
         torch.testing.assert_close(found.float().cpu(), exact, rtol=0.01, atol=0.1)

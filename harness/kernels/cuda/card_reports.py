@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from harness.kernels.check.violations import (
     DataRace,
     IntegerOverflow,
+    KernelLocation,
     OutOfBounds,
     UninitializedMemory,
     Violation,
@@ -16,21 +17,25 @@ from harness.kernels.gpu.report_assembly import OVERFLOW_MASK, ReportBit
 from harness.kernels.gpu.report_buffer import DeviceReport
 from harness.kernels.gpu.shadow_entries import FLAG_BITS, PROGRAM_BITS
 from harness.kernels.ir.graph import SourceLocation
+from harness.kernels.ptx.abi import PtxViolationKind
 from harness.kernels.ptx.instrumented_kernel import InstrumentedKernel, InstrumentedSite
-from harness.kernels.ptx.launch import Allocation, Dimensions
+from harness.kernels.ptx.launch import Allocation
 from harness.kernels.ptx.reports import (
     PAST_TENSE,
+    RACES,
+    describe_element,
     describe_line,
+    describe_neighbour,
     describe_outside,
-    item_size,
     locate_report,
+    unravel_thread,
 )
 
 _RACES = {
-    ReportBit.WRITE_WRITE_RACE: "{one} and {two} write different values to",
-    ReportBit.ATOMIC_STORE_RACE: "{one} and {two} store and update atomically",
-    ReportBit.READ_AFTER_WRITE: "{one} writes and {two} reads",
-    ReportBit.WRITE_AFTER_READ: "{one} reads and {two} writes",
+    ReportBit.WRITE_WRITE_RACE: PtxViolationKind.WRITE_WRITE_RACE,
+    ReportBit.ATOMIC_STORE_RACE: PtxViolationKind.ATOMIC_RACE,
+    ReportBit.READ_AFTER_WRITE: PtxViolationKind.READ_AFTER_WRITE,
+    ReportBit.WRITE_AFTER_READ: PtxViolationKind.WRITE_AFTER_READ,
 }
 
 
@@ -46,38 +51,33 @@ class CardLaunch:
 
     def build_violation(self, report: DeviceReport) -> Violation:
         site = self.kernel.sites[report.site]
-        width, height = report.block_sides
-        thread = (
-            report.thread % width,
-            report.thread // width % height,
-            report.thread // (width * height),
-        )
         number = report.word & OVERFLOW_MASK
         if number:
-            return self._build_overflow(report, site, self.kernel.overflows[number - 1], thread)
+            return self._build_overflow(report, site, self.kernel.overflows[number - 1])
         if report.word & ReportBit.UNINITIALIZED_READ:
-            return self._build_uninitialized(report, site, thread)
-        race = next((words for bit, words in _RACES.items() if report.word & bit), None)
+            return self._build_uninitialized(report, site)
+        race = next((kind for bit, kind in _RACES.items() if report.word & bit), None)
         if race is not None:
-            return self._build_race(race, report, site, thread)
+            return self._build_race(RACES[race], report, site)
         targets = [self.targets[root] for root in site.roots if root in self.targets]
         position = f"address {report.address:#x}, in no tensor that this launch was given"
         if targets:
             nearest = min(targets, key=lambda one: _measure_distance(report.address, one))
             ends = nearest.base, nearest.end
             position = describe_outside(report.address, site.size, ends, nearest.name, nearest)
+        neighbour = describe_neighbour(report.address, self.targets.values())
         return OutOfBounds(
             f"{self.name} {PAST_TENSE[site.label]} {position}",
-            locate_report(self.name, _to_source(site), report.program, thread),
-            (f"{site.text} of {site.size} bytes", *self._describe_neighbour(report), *self._list()),
+            self._locate(report, site),
+            (f"{site.text} of {site.size} bytes", *neighbour, *self._list()),
         )
 
+    def _locate(self, report: DeviceReport, site: InstrumentedSite) -> KernelLocation:
+        thread = unravel_thread(report.thread, report.block_sides)
+        return locate_report(self.name, _to_source(site), report.program, thread)
+
     def _build_overflow(
-        self,
-        report: DeviceReport,
-        site: InstrumentedSite,
-        overflow: InstrumentedSite,
-        thread: tuple[int, int, int],
+        self, report: DeviceReport, site: InstrumentedSite, overflow: InstrumentedSite
     ) -> Violation:
         true, wrapped = report.operands
         details = []
@@ -86,23 +86,19 @@ class CardLaunch:
         details.append(f"{site.label} through that address at {describe_line(_to_source(site))}")
         return IntegerOverflow(
             f"{self.name}: an integer overflows on its way into an address",
-            locate_report(self.name, _to_source(overflow), report.program, thread),
+            self._locate(report, overflow),
             (*details, *self._list()),
         )
 
-    def _build_uninitialized(
-        self, report: DeviceReport, site: InstrumentedSite, thread: Dimensions
-    ) -> Violation:
+    def _build_uninitialized(self, report: DeviceReport, site: InstrumentedSite) -> Violation:
         return UninitializedMemory(
             f"{self.name} {PAST_TENSE[site.label]} uninitialized memory: "
             f"{self._describe_element(report, site)}",
-            locate_report(self.name, _to_source(site), report.program, thread),
+            self._locate(report, site),
             self._list(),
         )
 
-    def _build_race(
-        self, words: str, report: DeviceReport, site: InstrumentedSite, thread: Dimensions
-    ) -> Violation:
+    def _build_race(self, words: str, report: DeviceReport, site: InstrumentedSite) -> Violation:
         entry, sides = report.operands
         number = entry >> FLAG_BITS & ((1 << PROGRAM_BITS) - 1)
         other = unravel_program(number, unpack_grid_shape(sides))
@@ -110,7 +106,7 @@ class CardLaunch:
         race = words.format(one=one, two=f"block {report.program}")
         return DataRace(
             f"{self.name}: {race} {self._describe_element(report, site)}, without an order",
-            locate_report(self.name, _to_source(site), report.program, thread),
+            self._locate(report, site),
             self._list(),
         )
 
@@ -119,17 +115,7 @@ class CardLaunch:
         inside = [one for one in targets if one.base <= report.address < one.end]
         if not inside:
             return f"address {report.address:#x}"
-        target, offset = inside[0], report.address - inside[0].base
-        if target.dtype:
-            return f"{target.name}, index {offset // item_size(target)}"
-        return f"{target.name}, byte {offset}"
-
-    def _describe_neighbour(self, report: DeviceReport) -> tuple[str, ...]:
-        for other in self.targets.values():
-            if other.base <= report.address < other.end:
-                inside = report.address - other.base
-                return (f"that address is in {other.name}, {inside} bytes into it",)
-        return ()
+        return describe_element(report.address - inside[0].base, inside[0].name, inside[0])
 
     def _list(self) -> tuple[str, ...]:
         words = ", ".join(dict.fromkeys(map(str, self.targets.values())))

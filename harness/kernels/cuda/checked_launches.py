@@ -9,7 +9,6 @@ captured launch keeps the tensors' ends and its number: each replay is checked a
 from __future__ import annotations
 
 import ctypes
-import re
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +19,8 @@ import torch
 
 from harness.kernels.cuda.card_reports import CardLaunch
 from harness.kernels.cuda.checked_toolchain import CheckedToolkit
-from harness.kernels.cuda.host_arguments import describe_tensor, iterate_tensors
+from harness.kernels.cuda.fatbin import HEADER
+from harness.kernels.cuda.host_arguments import describe_tensor, iterate_tensors, pack_parameters
 from harness.kernels.cuda.kernel_names import unmangle_name
 from harness.kernels.gpu.allocator_blocks import ALLOCATOR_BLOCKS
 from harness.kernels.gpu.empty_memory import EMPTY_STORAGES
@@ -31,7 +31,7 @@ from harness.kernels.ptx.check_values import make_checked_parameters
 from harness.kernels.ptx.instrumented_kernel import (
     CHECK_HEADER,
     ENTRY_BYTES,
-    MARKER,
+    MARKED_KEY,
     UNBOUNDED,
     InstrumentedKernel,
     read_kernels,
@@ -49,8 +49,6 @@ _HOOK = ctypes.CFUNCTYPE(
     ctypes.c_void_p,
 )
 _PLAIN, _FAILED = -1, -2  # answers of the hook
-_KEYS = re.compile(MARKER.encode() + rb"([0-9a-f]{32})")
-_HEADER = struct.Struct("<IHHQ")  # of a fatbin
 _OF_DRIVER = 0  # the version in the header of an image that `driver_standin.c` has noted
 _NO_CALL: tuple[str, tuple[Allocation, ...], list[BaseException]] = ("no known call", (), [])
 _TENSOR = "a tensor"  # that no known call names
@@ -151,7 +149,7 @@ class CheckedCudaLaunches:
             entries = [0, UNBOUNDED] * len(kernel.entries)
             data = bytes(CHECK_HEADER) + struct.pack(f"<{len(entries)}Q", *entries)
         else:
-            parameters = _pack_parameters(kernel.parameter_layout, arguments)
+            parameters = pack_parameters(kernel.parameter_layout, arguments)
             record = LaunchRecord(name, (), {}, captured, "", kernel)
             number = PROCESS_REPORTS.remember_launch(record)
             shadow = None
@@ -194,14 +192,14 @@ class CheckedCudaLaunches:
     @staticmethod
     def _is_of_driver(fatbin: int) -> bool:
         """Return whether the launching code called the driver, and no module's own host code."""
-        return bool(_HEADER.unpack(ctypes.string_at(fatbin, _HEADER.size))[1] == _OF_DRIVER)
+        return bool(HEADER.unpack(ctypes.string_at(fatbin, HEADER.size))[1] == _OF_DRIVER)
 
     def _read_module(self, fatbin: int) -> dict[str, InstrumentedKernel]:
         if fatbin not in self._modules:
-            _, _, header, size = _HEADER.unpack(ctypes.string_at(fatbin, _HEADER.size))
+            _, _, header, size = HEADER.unpack(ctypes.string_at(fatbin, HEADER.size))
             data = ctypes.string_at(fatbin, header + size)
             kernels: dict[str, InstrumentedKernel] = {}
-            for key in dict.fromkeys(_KEYS.findall(data)):
+            for key in dict.fromkeys(MARKED_KEY.findall(data)):
                 found = read_kernels(self._toolkit.kernels / f"{key.decode()}.json")
                 self._ambiguous |= {
                     (fatbin, entry)
@@ -218,13 +216,6 @@ def _find_place(kernel: InstrumentedKernel | None) -> str:
         return ""
     file, line = kernel.sites[0].lines[-1]
     return f"{file}:{line}"
-
-
-def _pack_parameters(layout: tuple[tuple[int, int], ...], arguments: Any) -> bytes:
-    packed = bytearray(max((offset + size for offset, size in layout), default=0))
-    for place, (offset, size) in enumerate(layout):
-        packed[offset : offset + size] = ctypes.string_at(arguments[place], size)
-    return bytes(packed)
 
 
 def _is_from_empty(target: Allocation) -> bool:

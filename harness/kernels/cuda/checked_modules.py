@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from harness.core.after_import import call_after_import, rebind_in_all_modules
 from harness.kernels.cuda import checked_nvrtc
 from harness.kernels.cuda.checked_toolchain import get_checked_toolkit
+from harness.kernels.cuda.host_signatures import ExportingModule
 
 if TYPE_CHECKING:
     from harness.kernels.cuda.checked_launches import CheckedCudaLaunches
@@ -68,30 +69,16 @@ def _start_checks() -> CheckedCudaLaunches:
     return launches
 
 
-class CheckedModule:
+class CheckedModule(ExportingModule):
     """A loaded module; a call of an export notes its tensors."""
 
-    def __init__(self, module: Any, name: str, exports: dict[str, str], files: Any) -> None:
-        self._module, self._name = module, name
-        self._exports, self._files = exports, files
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        function = getattr(self._module, name)
-        if not callable(function):
-            return function
-        from harness.kernels.cuda.host_signatures import find_parameter_names
-
-        names = find_parameter_names(self._exports.get(name, name), self._files)
-        full = f"{self._name}.{name}"
+    def _wrap_export(self, name: str, names: tuple[str, ...], function: Any) -> Any:
         launches = start_checks()
 
         def call(*args: Any, **options: Any) -> Any:
-            with launches.note_call(full, names, args):
+            with launches.note_call(f"{self._name}.{name}", names, args):
                 return function(*args, **options)
 
-        setattr(self, name, call)
         return call
 
     def __getitem__(self, name: str) -> Any:

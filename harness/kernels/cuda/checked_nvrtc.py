@@ -22,7 +22,7 @@ from harness.core.errors import NotReadyError
 from harness.core.files import write_atomically
 from harness.kernels.cuda import library_standins
 from harness.kernels.cuda.checked_toolchain import CheckedToolkit
-from harness.kernels.ptx.instrumented_kernel import KEY_LENGTH, MARKER
+from harness.kernels.ptx.instrumented_kernel import MARKED_KEY
 from harness.patching.bootstrap import report_to_stderr
 
 _SOURCE = Path(__file__).with_name("nvrtc_standin.c")
@@ -31,7 +31,6 @@ _COMPILE = ctypes.CFUNCTYPE(
 )
 _CREATE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
 _START = ctypes.CFUNCTYPE(None)
-_KEY = re.compile(MARKER.encode() + rb"([0-9a-f]{%d})" % KEY_LENGTH)
 _TARGET = re.compile(r"^\.target\s+(sm_\w+)", re.MULTILINE)
 _FILE = re.compile(r'^(\s*\.file\s+\d+\s+)"([^"]+)"', re.MULTILINE)
 _LINKED_LATER = ("-dc", "--device-c")
@@ -220,7 +219,7 @@ def assemble_with_checks(
         if done.returncode:
             raise ValueError(f"the toolkit's ptxas refuses its PTX: {done.stderr[-1000:]}")
         cubin = code.read_bytes()
-    key = _KEY.search(cubin)
+    key = MARKED_KEY.search(cubin)
     if key is None:
         report_to_stderr(done.stderr.strip() or "a program of NVRTC has no checks")
         return b"", b""

@@ -16,7 +16,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import MutableMapping
@@ -187,25 +186,23 @@ def _write_ptxas(toolkit: CheckedToolkit, ptxas: Path, checks: tuple[str, ...]) 
 def _build_libraries(toolkit: CheckedToolkit, library_folder: Path) -> None:
     """Build the library of the process and the archive of each module, and have both linked."""
     real = _find_cudart(library_folder)
-    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+    compile_c = [library_standins.find_c_compiler("a checked build"), "-std=gnu11", "-O2", "-fPIC"]
     archiver = shutil.which("ar")
-    if compiler is None or archiver is None:
-        raise NotReadyError("checks of CUDA kernels need a C compiler and `ar`, as nvcc does")
+    if archiver is None:
+        raise NotReadyError("a checked build needs `ar`, as nvcc does")
     archive = toolkit.folder / "libunfix_launches.a"
     with tempfile.TemporaryDirectory(dir=toolkit.folder) as folder:
         shim = f"{folder}/shim.o"
         shared = [f'-DCUDART_NAME="{real.name}"', "-shared", f"-Wl,-soname,{toolkit.library}"]
+        counting = str(toolkit.folder / COUNTING_LIBRARY)
+        libraries = "-ldl", "-lpthread"
         for words in (
-            [compiler, "-std=gnu11", "-O2", "-fPIC", "-DSHIM", "-c", str(_SOURCE), "-o", shim],
+            [*compile_c, "-DSHIM", "-c", str(_SOURCE), "-o", shim],
             [archiver, "rcs", str(archive), shim],
-            [compiler, "-std=gnu11", "-O2", "-fPIC", *shared, str(_SOURCE), "-o",
-             str(toolkit.library), "-ldl", "-lpthread"],
-            [compiler, "-std=gnu11", "-O2", "-fPIC", "-shared", str(_COUNTING_SOURCE), "-o",
-             str(toolkit.folder / COUNTING_LIBRARY), "-ldl", "-lpthread"],
-        ):  # fmt: skip
-            done = subprocess.run(words, capture_output=True, text=True)
-            if done.returncode:
-                raise NotReadyError(f"{shlex.join(words)} failed: {done.stderr[-1000:]}")
+            [*compile_c, *shared, str(_SOURCE), "-o", str(toolkit.library), *libraries],
+            [*compile_c, "-shared", str(_COUNTING_SOURCE), "-o", counting, *libraries],
+        ):
+            library_standins.call_compiler(words)
     (toolkit.home / "lib64" / "libcudart.so").write_text(
         f"/* GNU ld script */\nINPUT({archive} {toolkit.library} {real})\n"
     )

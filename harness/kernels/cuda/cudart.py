@@ -20,6 +20,7 @@ from harness.core import paths
 from harness.core.code_digest import compute_digest
 from harness.core.errors import NotReadyError
 from harness.device.cards import Card
+from harness.kernels.cuda.library_standins import call_compiler
 from harness.releases import cuda_toolkit
 from harness.releases.cuda_toolkit import CudaToolkit
 
@@ -155,15 +156,7 @@ def _build_library(toolkit: CudaToolkit) -> Path:
         (Path(folder) / "unanswered.inc").write_text(stubs)
         words = "-x c -std=gnu11 -O1 -fPIC -shared -Wl,-soname".split()
         words[-1] += f",{_NAME},--version-script={_SYMBOL_MAP}"
-        done = subprocess.run(
-            [compiler, *words, f"-I{folder}", str(_SOURCE), "-o", f"{folder}/{_NAME}"],
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            raise NotReadyError(
-                f"{compiler} does not compile the stand-in for libcudart: {done.stderr[-1000:]}"
-            )
+        call_compiler([compiler, *words, f"-I{folder}", str(_SOURCE), "-o", f"{folder}/{_NAME}"])
         library.parent.mkdir(exist_ok=True)
         os.replace(f"{folder}/{_NAME}", library)  # another process may have built the same bytes
     return library

@@ -11,14 +11,15 @@ import struct
 
 from harness.device.refusals import UnansweredName
 
-_HEADER, _ENTRY = struct.Struct("<IHHQ"), struct.Struct("<HHIQI")
+HEADER = struct.Struct("<IHHQ")
+_ENTRY = struct.Struct("<HHIQI")
 _MAGIC = 0xBA55ED50
 _PTX = 1
 
 
 def read_ptx(address: int) -> list[str]:
     """Return the PTX texts of a fatbin in this process's memory."""
-    magic, _, header_size, size = _HEADER.unpack(ctypes.string_at(address, _HEADER.size))
+    magic, _, header_size, size = HEADER.unpack(ctypes.string_at(address, HEADER.size))
     if magic != _MAGIC:
         raise UnansweredName(f"a module's fatbin begins with {magic:#x}, not {_MAGIC:#x}")
     data = ctypes.string_at(address + header_size, size)

@@ -1,8 +1,9 @@
-"""The tensors among the arguments of a host call, as memory with names."""
+"""The arguments of host calls and launches: tensors as memory with names, parameters as bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import ctypes
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +23,14 @@ def iterate_tensors(
             for index, inner in enumerate(value):
                 if isinstance(inner, torch.Tensor):
                     yield f"{name}[{index}]", inner
+
+
+def pack_parameters(layout: Sequence[tuple[int, int]], arguments: Any) -> bytes:
+    """Pack a kernel's parameters at their offsets; `arguments` points at a pointer to each."""
+    packed = bytearray(max((offset + size for offset, size in layout), default=0))
+    for place, (offset, size) in enumerate(layout):
+        packed[offset : offset + size] = ctypes.string_at(arguments[place], size)
+    return bytes(packed)
 
 
 def describe_tensor(name: str, tensor: torch.Tensor) -> Allocation:

@@ -7,7 +7,6 @@ the error of the call, in place of the one that the host code raises about a fai
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,8 +21,8 @@ from harness.device.record import RECORD
 from harness.device.refusals import UnansweredName
 from harness.kernels.cuda import cudart
 from harness.kernels.cuda.fatbin import read_ptx
-from harness.kernels.cuda.host_arguments import describe_tensor, iterate_tensors
-from harness.kernels.cuda.host_signatures import find_parameter_names
+from harness.kernels.cuda.host_arguments import describe_tensor, iterate_tensors, pack_parameters
+from harness.kernels.cuda.host_signatures import ExportingModule
 from harness.kernels.cuda.kernel_lines import KernelLines, remove_places
 from harness.kernels.cuda.kernel_names import find_plain_name, unmangle_name
 from harness.kernels.cuda.recorded_builds import RecordedBuild, record_launches
@@ -139,7 +138,7 @@ class HostCalls:
                 raw.grid.as_tuple(),
                 raw.block.as_tuple(),
                 raw.shared_bytes,
-                _pack_parameters(module.parameter_layout(entry), raw.arguments),
+                pack_parameters(module.parameter_layout(entry), raw.arguments),
                 stack[-1].allocations,
                 find_living_allocation,
                 raw.cluster.as_tuple(),
@@ -219,11 +218,8 @@ class HostCalls:
 CALLS = HostCalls()
 
 
-class CudaModule:
-    """A loaded JIT module of SGLang: each export is called as a host call.
-
-    An export may have any name, so that a method of this class has none without an underscore.
-    """
+class CudaModule(ExportingModule):
+    """A loaded JIT module of SGLang on the virtual GPU."""
 
     def __init__(
         self,
@@ -233,10 +229,7 @@ class CudaModule:
         files: tuple[str, ...],
         build: RecordedBuild | None = None,
     ) -> None:
-        self._module = module
-        self._name = name
-        self._exports = exports  # C++ expressions by exported name
-        self._files = files
+        super().__init__(module, name, exports, files)
         self._build = build  # if builds are recorded
         self._launched: set[str] = set()
 
@@ -255,17 +248,12 @@ class CudaModule:
         for name in self._exports:
             getattr(self, name)  # which reads its signature
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        function = getattr(self._module, name)
-        names = find_parameter_names(self._exports.get(name, name), self._files)
+    def _wrap_export(self, name: str, names: tuple[str, ...], function: Any) -> Any:
         full = f"jit:{self._name}.{name}"
 
         def call(*args: Any) -> Any:
             return graphs.run_captured(full, self._call, full, names, function, args)
 
-        setattr(self, name, call)
         return call
 
 
@@ -281,11 +269,3 @@ def find_living_allocation(address: int) -> Allocation | None:
         return None
     base, size = found
     return Allocation(f"an allocation of {size} bytes", base, size)
-
-
-def _pack_parameters(layout: tuple[tuple[int, int], ...], arguments: Any) -> bytes:
-    size = max((offset + length for offset, length in layout), default=0)
-    packed = bytearray(size)
-    for (offset, length), address in zip(layout, arguments, strict=False):
-        packed[offset : offset + length] = ctypes.string_at(address, length)
-    return bytes(packed)

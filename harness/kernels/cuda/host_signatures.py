@@ -9,8 +9,36 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from harness.core.cpp_tokens import CppText
+
+
+class ExportingModule:
+    """A loaded module: each of its functions is called as a host call, with its tensors by name.
+
+    An export may have any name, so that a method of this class has none without an underscore.
+    """
+
+    def __init__(
+        self, module: Any, name: str, exports: dict[str, str], files: Iterable[str]
+    ) -> None:
+        self._module, self._name = module, name
+        self._exports, self._files = exports, files  # C++ expressions by exported name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        function = getattr(self._module, name)
+        if not callable(function):
+            return function
+        names = find_parameter_names(self._exports.get(name, name), self._files)
+        wrapped = self._wrap_export(name, names, function)
+        setattr(self, name, wrapped)
+        return wrapped
+
+    def _wrap_export(self, name: str, names: tuple[str, ...], function: Any) -> Any:
+        raise NotImplementedError
 
 
 def find_parameter_names(expression: str, files: Iterable[str]) -> tuple[str, ...]:

@@ -73,9 +73,7 @@ def build_standin(
     target: Path, real: Path, source: Path, definition: str, libraries: Sequence[Path] = ()
 ) -> None:
     """Build a library that has the name of `target` and depends on the real one by its path."""
-    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
-    if compiler is None:
-        raise NotReadyError(f"a stand-in for {target.name} needs a C compiler")
+    compiler = find_c_compiler(f"a stand-in for {target.name}")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent.parent) as folder:
         # An empty library that calls itself by the real one's path: the linker notes that path.
@@ -84,17 +82,24 @@ def build_standin(
         symbols.write_text(f"{target.name} {{ global: cu*; nvrtc*; unfix_*; local: *; }};\n")
         built = Path(folder, target.name)
         build = [compiler, "-std=gnu11", "-O2", "-fPIC", "-shared", "-o"]
-        _call_compiler([*build, str(named), f"-Wl,-soname,{real}", "-x", "c", os.devnull])
+        call_compiler([*build, str(named), f"-Wl,-soname,{real}", "-x", "c", os.devnull])
         flags = [f'-D{definition}="{real}"', f"-Wl,-soname,{target.name}", "-Wl,-Bsymbolic"]
         flags.append(f"-Wl,--version-script={symbols}")
         # Libraries that the real one loads by name lie beside it: as its loader, ours says where.
         flags += ["-Wl,--disable-new-dtags", f"-Wl,-rpath,{real.parent}"]
         needed = ["-Wl,--no-as-needed", str(named), *map(str, libraries), "-ldl", "-lpthread"]
-        _call_compiler([*build, str(built), *flags, str(source), *needed])
+        call_compiler([*build, str(built), *flags, str(source), *needed])
         os.replace(built, target)
 
 
-def _call_compiler(words: list[str]) -> None:
+def find_c_compiler(user: str) -> str:
+    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+    if compiler is None:
+        raise NotReadyError(f"{user} needs a C compiler, as nvcc does")
+    return compiler
+
+
+def call_compiler(words: Sequence[str]) -> None:
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         raise NotReadyError(f"{shlex.join(words)} failed: {done.stderr[-1000:]}")

@@ -36,22 +36,20 @@ class CheckedParameters:
     skipped_checks: tuple[str, ...]  # the reasons
 
 
-def read_pointers(parameters: bytes) -> list[int]:
-    return list(struct.unpack_from(f"<{len(parameters) // 8}Q", parameters))
-
-
 def find_targets(
     roots: Iterable[int],
     parameters: bytes,
     allocations: Sequence[Allocation],
     find_allocation: Callable[[int], Allocation | None],
 ) -> dict[int, Allocation]:
-    """Find the memory that each pointer belongs to; the executor asks the same question.
+    """Find the memory that each pointer belongs to, by the pointers' offsets in the parameters.
 
-    Host code may move a pointer out of its tensor before it passes it on (`LaunchMemory`). If some
-    tensor of the call is nobody's, a pointer at no tensor's start has no memory here.
+    Host code may move a pointer before it passes it on, even out of its tensor. Example: `rope.cuh`
+    passes `k - heads * stride`, which is `q` if both are views of one tensor. So if no parameter
+    points at the start of some tensor of the call, a pointer that points at no start, or at one
+    that an earlier one points at, may be that tensor's: it has no memory here.
     """
-    values = read_pointers(parameters)
+    values = struct.unpack_from(f"<{len(parameters) // 8}Q", parameters)
     starts = {one.base for one in allocations if one.size}
     is_moved = not starts.issubset(values)
     found: dict[int, Allocation] = {}

@@ -119,11 +119,7 @@ class PtxModule:
 
     def most_threads(self, entry: str) -> int:
         """Return the threads that a block may have; 0 if the kernel sets no limit itself."""
-        directives = self._get_kernel(entry).directives
-        limits = [
-            math.prod(sides) for name in ("maxntid", "reqntid") if (sides := directives.get(name))
-        ]
-        return min(*limits, _MAX_THREADS) if limits else 0
+        return min(self._get_kernel(entry).most_threads or 0, _MAX_THREADS)
 
     def files(self, entry: str) -> frozenset[str]:
         """Return the source files that a kernel's lines are from."""
@@ -227,7 +223,7 @@ class PtxModule:
         """Find why CUDA would refuse the launch."""
         if launch.cluster != (1, 1, 1):
             raise UncheckableKernel(f"{launch.name}: not checked: clusters {launch.cluster}")
-        threads = launch.block[0] * launch.block[1] * launch.block[2]
+        threads = math.prod(launch.block)
         for words, sides, limits in (
             ("a grid", launch.grid, _GRID_LIMITS),
             ("a block", launch.block, _BLOCK_LIMITS),

@@ -270,8 +270,8 @@ def emit_comparison(code: ThreadCode, instruction: Instruction) -> None:
 def _emit_pair_comparison(code: ThreadCode, instruction: Instruction, word: str, kind: str) -> None:
     truths = []
     pairs = [code.split_halves(code.get(value, 32)) for value in instruction.operands[:2]]
-    for halves in zip(*pairs, strict=True):
-        left, right = (code.bits_to_float(half, kind) for half in halves)
+    for pair in zip(*pairs, strict=True):
+        left, right = (code.bits_to_float(half, kind) for half in pair)
         truths.append(code.let(f"fcmp {_ORDERED[word]} {LLVM_FLOATS[kind]} {left}, {right}"))
     if instruction.opcode == "setp":
         if len(instruction.results) != 2 or len(instruction.operands) != 2:

@@ -30,9 +30,13 @@ class Instruction:
         return ".".join((self.opcode, *self.modifiers))
 
     @property
+    def types(self) -> list[str]:
+        return [one for one in self.modifiers if one in NUMBER_TYPES]
+
+    @property
     def type(self) -> str:
-        """The type that the instruction computes with: its last modifier that is one."""
-        return next(one for one in reversed(self.modifiers) if one in NUMBER_TYPES)
+        """The type that the instruction computes with: its last one."""
+        return self.types[-1]
 
     @property
     def operands(self) -> tuple[IRValue, ...]:

@@ -42,6 +42,8 @@ from harness.kernels.ptx.instrumented_races import RaceInstrumentation
 from harness.kernels.ptx.instrumented_records import (
     PARAMETER,
     REGISTERS,
+    apply_guard,
+    make_guard,
     select_place_slot,
     write_record,
 )
@@ -219,7 +221,7 @@ class _KernelRewriter:
         self.result.sites.append(
             InstrumentedSite(lines, access.verb, access.size, statement.name, access.roots)
         )
-        guard = _make_guard(statement, names)
+        guard = make_guard(statement, names)
         code = [f"add.s64 %ufa, {names.get(access.base, access.base)}, {access.offset};"]
         own, after = f"$UF_A{number}", f"$UF_B{number}"
         if checks_place:
@@ -289,11 +291,7 @@ class _KernelRewriter:
         state = self._get_state(access.base)
         if state is not None:
             code.append(f"setp.ne.or.u32 %ufp, {state}, 0, %ufp;")
-        word = guard.strip().removeprefix("@")
-        if word.startswith("!"):
-            code.append(f"not.pred %ufo, {word[1:]};")
-            word = "%ufo"
-        return [*code, f"and.pred %ufp, %ufp, {word};"] if word else code
+        return [*code, *apply_guard(guard)]
 
     def _write_answer(self, access: GlobalAccess, site: int, names: dict[str, str]) -> list[str]:
         """Write a record and set the results to 0; a launch without a table runs as it would."""
@@ -320,14 +318,6 @@ class _KernelRewriter:
             for name in split_statement(statement)[0]
             if name in kinds
         ]
-
-
-def _make_guard(statement: PtxStatement, names: dict[str, str]) -> str:
-    """Return the predicate that a statement has, as text in front of another one."""
-    if not statement.predicate:
-        return ""
-    word = names.get(statement.predicate, statement.predicate)
-    return f"@{'!' * statement.is_negated}{word} "
 
 
 def _map_texts(statement: PtxStatement, text: str) -> dict[str, str]:

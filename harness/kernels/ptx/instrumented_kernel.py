@@ -11,15 +11,18 @@ numbers.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+
+from harness.core.files import write_atomically
 
 CHECK_HEADER, ENTRY_BYTES = 48, 16
 LAUNCH_NUMBER_OFFSET, SHADOW_TABLES_OFFSET, RACE_MASK_OFFSET, EMPTY_MASK_OFFSET = 16, 24, 32, 40
 MAX_RACE_GROUPS = 32  # bits of the mask that say which are looked at; as many say which are read
 MARKER = "unfix_checked_"  # of a variable whose name ends in the key of the module's file
 KEY_LENGTH = 32
+MARKED_KEY = re.compile(MARKER.encode() + rb"([0-9a-f]{%d})" % KEY_LENGTH)
 UNBOUNDED = (1 << 64) - 1
 FileLine = tuple[str, int]
 
@@ -82,38 +85,12 @@ class InstrumentedKernel:
     def accesses(self) -> int:
         return len(self.sites) + sum(self.unchecked.values())
 
-    def to_data(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> InstrumentedKernel:
-        def make_site(one: dict[str, Any]) -> InstrumentedSite:
-            lines = tuple((str(file), int(line)) for file, line in one["lines"])
-            return InstrumentedSite(
-                lines, one["label"], one["size"], one["text"], tuple(one["roots"])
-            )
-
-        return cls(
-            data["entry"],
-            tuple((offset, size) for offset, size in data["parameter_layout"]),
-            [CheckEntry(tuple(e["roots"]), e["place"], e["size"]) for e in data["entries"]],
-            [make_site(one) for one in data["sites"]],
-            [make_site(one) for one in data["overflows"]],
-            data["unchecked"],
-            [
-                RaceGroup(tuple(g["roots"]), g["piece"], tuple(g["verbs"]))
-                for g in data["race_groups"]
-            ],
-            data["refusal"],
-        )
-
 
 def write_kernels(file: Path, kernels: dict[str, InstrumentedKernel]) -> None:
-    from harness.core.files import write_atomically
-
-    write_atomically(file, json.dumps([one.to_data() for one in kernels.values()]))
+    write_atomically(file, json.dumps({name: asdict(one) for name, one in kernels.items()}))
 
 
 def read_kernels(file: Path) -> dict[str, InstrumentedKernel]:
-    listed = [InstrumentedKernel.from_data(one) for one in json.loads(file.read_text())]
-    return {one.entry: one for one in listed}
+    import msgspec  # the program in the place of ptxas, which only writes, runs without packages
+
+    return msgspec.json.decode(file.read_bytes(), type=dict[str, InstrumentedKernel])

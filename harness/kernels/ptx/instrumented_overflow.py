@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from harness.kernels.ptx.basic_blocks import split_statement
 from harness.kernels.ptx.instrumented_kernel import InstrumentedSite
+from harness.kernels.ptx.instrumented_records import make_guard
 from harness.kernels.ptx.overflow_flow import (
     EXACT_OPERATIONS,
     WRAPPING_OPERATIONS,
@@ -35,6 +36,11 @@ _VALUE_COUNT = {
     **dict.fromkeys("shl shr mov cvt cvta neg not".split(), 1),
     "mad": 3,
 }
+# Statements on 64 bits that compute the true results of those on 32.
+_WIDE_STATEMENTS = {
+    "mov": "mov.b64", "neg": "neg.s64", "not": "not.b64", "add": "add.s64", "sub": "sub.s64",
+    "min": "min.s64", "max": "max.s64", "mul": "mul.lo.s64",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,69 +63,66 @@ class OverflowInstrumentation:
     ) -> None:
         flow = analyze_overflow(read_kernel(module, kernel))
         self._overflows = overflows
-        self._signs: dict[str, bool] = {}
+        self.signs: dict[str, bool] = {}
         mixed = set()
         for value in flow.may_wrap:
             if (
                 value.name
-                and self._signs.setdefault(value.name, flow.signs[value]) != (flow.signs[value])
+                and self.signs.setdefault(value.name, flow.signs[value]) != (flow.signs[value])
             ):
                 mixed.add(value.name)
         for name in mixed:
-            del self._signs[name]
-        self._wide = {value.name for value in flow.wide if value.name}
-        self._bit_complements = {value.name for value in flow.bit_complements}
-        self._differences = {value.name for value in flow.differences}
+            del self.signs[name]
+        self.wide = {value.name for value in flow.wide if value.name}
+        self.bit_complements = {value.name for value in flow.bit_complements}
+        self.differences = {value.name for value in flow.differences}
         self._writers: dict[str, list[PtxStatement]] = defaultdict(list)
         for statement in kernel.statements:
             for name in split_statement(statement)[0]:
                 self._writers[name].append(statement)
-        self._names = {name: name for name in kernel.register_types}
+        self.names = {name: name for name in kernel.register_types}
 
     @property
     def declarations(self) -> list[str]:
-        lines = [*REGISTERS] if self._signs or self._wide else []
-        for name in sorted(self._signs):
-            lines += [f".reg .b64 %uft_{clean_name(name)};", f"mov.b64 {self._true(name)}, 0;"]
-        for name in sorted(self._wide):
-            lines += [f".reg .b32 {self._state(name)};", f"mov.b32 {self._state(name)}, 0;"]
+        lines = [*REGISTERS] if self.signs or self.wide else []
+        for name in sorted(self.signs):
+            lines += [f".reg .b64 %uft_{clean_name(name)};", f"mov.b64 {self.name_true(name)}, 0;"]
+        for name in sorted(self.wide):
+            lines += [f".reg .b32 {self.name_state(name)};", f"mov.b32 {self.name_state(name)}, 0;"]
         return lines
 
     def state_of(self, register: str) -> str | None:
         """Return the companion of an address: the number of an overflow that it depends on."""
-        return self._state(register) if register in self._wide else None
+        return self.name_state(register) if register in self.wide else None
 
     def rewrite(self, statement: PtxStatement, texts: dict[str, str]) -> StatementCode:
         """Return the code around a statement; `texts` are its registers as its scope has them."""
         results, operands = split_statement(statement)
-        followed = [one for one in results if one in self._signs or one in self._wide]
+        followed = [one for one in results if one in self.signs or one in self.wide]
         if not followed:
             return StatementCode()
         code = _Code(statement, texts, self)
         if len(followed) == len(results) == 1 and not operands[0].startswith("{"):
-            if followed[0] in self._signs:
+            if followed[0] in self.signs:
                 code.write_true(followed[0], operands)
             else:
                 code.write_state(followed[0], operands)
         else:
             for name in followed:
-                if name in self._signs:
+                if name in self.signs:
                     code.extend_result(name)
                 else:
-                    code.after.append(f"mov.b32 {self._state(name)}, 0;")
-        guard = ""
-        if statement.predicate:
-            word = texts.get(statement.predicate, statement.predicate)
-            guard = f"@{'!' * statement.is_negated}{word} "
+                    code.after.append(f"mov.b32 {self.name_state(name)}, 0;")
+        guard = make_guard(statement, texts)
         return StatementCode(
             tuple(_add_guard(guard, one) for one in code.before),
             tuple(_add_guard(guard, one) for one in code.after),
         )
 
-    def _true(self, register: str) -> str:
+    def name_true(self, register: str) -> str:
         return f"%uft_{clean_name(register)}"
 
-    def _state(self, register: str) -> str:
+    def name_state(self, register: str) -> str:
         return f"%ufo_{clean_name(register)}"
 
     def number_site(self, register: str) -> int:
@@ -150,7 +153,7 @@ class OverflowInstrumentation:
                     found.append(statement)
                 is_exact = is_exact and statement.opcode not in _CARRYING
                 for name in split_statement(statement)[1]:
-                    if name in self._signs and name not in seen:
+                    if name in self.signs and name not in seen:
                         seen.add(name)
                         waiting.append(name)
         return found or self._writers[register], is_exact
@@ -174,12 +177,15 @@ def _add_guard(guard: str, line: str) -> str:
 
 
 class _Code:
+    """The code around one statement: in front of it, and behind it."""
+
     def __init__(
         self, statement: PtxStatement, texts: dict[str, str], owner: OverflowInstrumentation
     ) -> None:
         self.before: list[str] = []
         self.after: list[str] = []
         self._statement, self._texts, self._owner = statement, texts, owner
+        self._true, self._state = owner.name_true, owner.name_state
         self._opcode, self._modifiers = statement.opcode, statement.modifiers
 
     def _text(self, name: str) -> str:
@@ -188,14 +194,14 @@ class _Code:
     # 32 bits
 
     def _is_followed(self, name: str) -> bool:
-        return name in self._owner._signs
+        return name in self._owner.signs
 
     def _is_plain(self, name: str) -> bool:
-        return is_number(name) or (name in self._owner._names and not self._is_followed(name))
+        return is_number(name) or (name in self._owner.names and not self._is_followed(name))
 
     def _read_true(self, name: str, signed: bool, temporary: str) -> str:
         if self._is_followed(name):
-            return self._owner._true(name)
+            return self._true(name)
         if is_number(name):
             wrapped = parse_number(name) & 0xFFFFFFFF
             return str(wrapped - (1 << 32) if wrapped >> 31 else wrapped)
@@ -204,22 +210,22 @@ class _Code:
         return temporary
 
     def extend_result(self, name: str, target: str = "") -> None:
-        kinds = "s64.s32" if self._owner._signs[name] else "u64.u32"
-        self.after.append(f"cvt.{kinds} {target or self._owner._true(name)}, {self._text(name)};")
+        kinds = "s64.s32" if self._owner.signs[name] else "u64.u32"
+        self.after.append(f"cvt.{kinds} {target or self._true(name)}, {self._text(name)};")
 
     def write_true(self, result: str, operands: list[str]) -> None:
-        opcode, true = self._opcode, self._owner._true(result)
-        signed = self._owner._signs[result]
+        opcode, true = self._opcode, self._true(result)
+        signed = self._owner.signs[result]
         values = operands[: _VALUE_COUNT.get(opcode, 0)]
         kinds = [one for one in self._modifiers if one in (*_INT32, *_INT64)]
         if opcode == "cvt" and len(kinds) == 2 and kinds[0] in _INT32 and kinds[1] in _INT64:
             self.before.append(f"mov.b64 {true}, {self._text(operands[0])};")
             return
-        if opcode == "or" and result in self._owner._differences:
+        if opcode == "or" and result in self._owner.differences:
             self.after.append(f"cvt.s64.s32 {true}, {self._text(result)};")
             return
         is_exact = opcode in EXACT_OPERATIONS and _INEXACT.isdisjoint(self._modifiers)
-        if opcode == "not" and result in self._owner._bit_complements:
+        if opcode == "not" and result in self._owner.bit_complements:
             is_exact = False
         if not is_exact or not all(self._is_plain(v) or self._is_followed(v) for v in values):
             self.extend_result(result)
@@ -240,16 +246,8 @@ class _Code:
                     self.before.append(f"add.s64 {true}, %ufx0, {third};")
                 return
         read = [self._read_true(one, signed, f"%ufx{place}") for place, one in enumerate(values)]
-        if opcode == "mov":
-            self.before.append(f"mov.b64 {true}, {read[0]};")
-        elif opcode == "neg":
-            self.before.append(f"neg.s64 {true}, {read[0]};")
-        elif opcode == "not":
-            self.before.append(f"not.b64 {true}, {read[0]};")
-        elif opcode in ("add", "sub", "min", "max"):
-            self.before.append(f"{opcode}.s64 {true}, {read[0]}, {read[1]};")
-        elif opcode == "mul":
-            self.before.append(f"mul.lo.s64 {true}, {read[0]}, {read[1]};")
+        if opcode in _WIDE_STATEMENTS:
+            self.before.append(f"{_WIDE_STATEMENTS[opcode]} {true}, {', '.join(read)};")
         elif opcode == "mad":
             self.before.append(f"mul.lo.s64 %ufx0, {read[0]}, {read[1]};")
             self.before.append(f"add.s64 {true}, %ufx0, {read[2]};")
@@ -260,19 +258,19 @@ class _Code:
 
     def _carry_difference(self, result: str, values: list[str]) -> None:
         """A quotient or a shifted number is right if the number was; else the difference stays."""
-        true = self._owner._true(result)
+        true = self._true(result)
         if not self._is_followed(values[0]):
             self.extend_result(result)
             return
         first = values[0]
-        kinds = "s64.s32" if self._owner._signs[first] else "u64.u32"
+        kinds = "s64.s32" if self._owner.signs[first] else "u64.u32"
         self.before.append(f"cvt.{kinds} %ufx0, {self._text(first)};")
-        self.before.append(f"setp.eq.s64 %ufq2, {self._owner._true(first)}, %ufx0;")
+        self.before.append(f"setp.eq.s64 %ufq2, {self._true(first)}, %ufx0;")
         self.extend_result(result, "%ufx0")
-        self.after.append(f"selp.b64 {true}, %ufx0, {self._owner._true(first)}, %ufq2;")
+        self.after.append(f"selp.b64 {true}, %ufx0, {self._true(first)}, %ufq2;")
 
     def _shift_left(self, result: str, value: str, amount: str) -> None:
-        true = self._owner._true(result)
+        true = self._true(result)
         if is_number(amount) and 0 <= parse_number(amount) < 32:
             self.before.append(f"shl.b64 {true}, {value}, {amount};")
         elif is_number(amount):
@@ -286,7 +284,7 @@ class _Code:
     # 64 bits
 
     def write_state(self, result: str, operands: list[str]) -> None:
-        state = self._owner._state(result)
+        state = self._state(result)
         values = operands[: _VALUE_COUNT.get(self._opcode, 0)]
         whole = self._owner.find_low_half(self._statement, operands)
         if whole is not None:
@@ -308,15 +306,15 @@ class _Code:
                 kind = "s64.s32" if self._modifiers[-1] == "s32" else "u64.u32"
                 self.after.append(f"cvt.{kind} %ufx0, {self._text(name)};")
                 number = self._owner.number_site(name)
-                self._compare(self._owner._true(name), "%ufx0", number)
+                self._compare(self._true(name), "%ufx0", number)
                 if place == 0:
                     self.after.append("mov.b32 %ufn0, %ufn1;")
                 else:
                     self.after.append("max.u32 %ufn0, %ufn0, %ufn1;")
             parts += ["%ufn0"] * bool(followed)
-        states = [self._owner._state(one) for one in values if one in self._owner._wide]
+        states = [self._state(one) for one in values if one in self._owner.wide]
         if self._opcode == "selp":
-            both = [self._owner._state(one) if one in self._owner._wide else "0" for one in values]
+            both = [self._state(one) if one in self._owner.wide else "0" for one in values]
             self.after.append(f"selp.b32 {state}, {both[0]}, {both[1]}, {self._text(operands[2])};")
             return
         if self._opcode not in _VALUE_COUNT:
@@ -332,13 +330,10 @@ class _Code:
 
     def _compare(self, true: str, wrapped: str, number: int) -> None:
         """Set %ufn1 to the number if both differ, and keep both for the report."""
-        guard = ""
-        if self._statement.predicate:
-            word = self._text(self._statement.predicate)
-            guard = f", {'!' * self._statement.is_negated}{word}"
-        combine = ".and" if guard else ""
+        word = make_guard(self._statement, self._texts).strip().removeprefix("@")
+        combine, condition = (".and", f", {word}") if word else ("", "")
         self.after += [
-            f"setp.ne{combine}.s64 %ufq2, {true}, {wrapped}{guard};",
+            f"setp.ne{combine}.s64 %ufq2, {true}, {wrapped}{condition};",
             f"selp.b32 %ufn1, {number}, 0, %ufq2;",
             f"@%ufq2 mov.b64 %ufl, {true};",
             f"@%ufq2 mov.b64 %ufr, {wrapped};",

@@ -37,7 +37,12 @@ from harness.kernels.ptx.instrumented_kernel import (
     SHADOW_TABLES_OFFSET,
     RaceGroup,
 )
-from harness.kernels.ptx.instrumented_records import PARAMETER, select_memory_slot, write_record
+from harness.kernels.ptx.instrumented_records import (
+    PARAMETER,
+    apply_guard,
+    select_memory_slot,
+    write_record,
+)
 from harness.kernels.ptx.parser import PtxKernel, PtxText, bits_of_type, is_number, parse_number
 from harness.kernels.ptx.reader import read_kernel
 
@@ -121,13 +126,7 @@ class RaceInstrumentation:
     def write_question(self, group: int, guard: str) -> list[str]:
         """Set %ufp if the group counts in this launch, and the access happens."""
         bit = 1 << min(group, MAX_RACE_GROUPS - 1)
-        code = [f"and.b64 %ufd, %ufrm, {bit};", "setp.ne.s64 %ufp, %ufd, 0;"]
-        word = guard.strip().removeprefix("@")
-        if word.startswith("!"):
-            code.append(f"not.pred %ufo, {word[1:]};")
-            word = "%ufo"
-        code += [f"and.pred %ufp, %ufp, {word};"] if word else []
-        return code
+        return [f"and.b64 %ufd, %ufrm, {bit};", "setp.ne.s64 %ufp, %ufd, 0;", *apply_guard(guard)]
 
     def write_answer(
         self, access: GlobalAccess, group: int, site: int, back: str, names: dict[str, str]

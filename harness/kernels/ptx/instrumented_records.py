@@ -9,6 +9,7 @@ from harness.kernels.gpu.report_assembly import (
     KernelTable,
     RecordField,
 )
+from harness.kernels.ptx.parser import PtxStatement
 
 PARAMETER = "unfix_checks"
 _HALF = MAX_SITES // 2
@@ -17,6 +18,22 @@ REGISTERS = (
     ".reg .b64 %ufg;", ".reg .b32 %ufc;", ".reg .b32 %ufw;", ".reg .b32 %ufh;", ".reg .b32 %ufi;",
     ".reg .pred %ufp;", ".reg .pred %ufo;", ".reg .pred %ufk;",
 )  # fmt: skip
+
+
+def make_guard(statement: PtxStatement, names: dict[str, str]) -> str:
+    """Return the predicate that a statement has, as text in front of another one."""
+    if not statement.predicate:
+        return ""
+    word = names.get(statement.predicate, statement.predicate)
+    return f"@{'!' * statement.is_negated}{word} "
+
+
+def apply_guard(guard: str) -> list[str]:
+    """Clear %ufp where a guard does not hold."""
+    word = guard.strip().removeprefix("@")
+    if word.startswith("!"):
+        return [f"not.pred %ufo, {word[1:]};", "and.pred %ufp, %ufp, %ufo;"]
+    return [f"and.pred %ufp, %ufp, {word};"] if word else []
 
 
 def select_place_slot(site: int, has_memory_checks: bool) -> int:

@@ -8,7 +8,7 @@ most 255, and `shl.b32 %r2, %r1, 3` of it at most 2040.
 from __future__ import annotations
 
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph
-from harness.kernels.ptx.instructions import NUMBER_TYPES, Instruction
+from harness.kernels.ptx.instructions import Instruction
 
 MOST_THREADS = "most_threads"  # the graph's attribute
 _ALL_THREADS = 1024
@@ -42,7 +42,7 @@ class IntegerBounds:
             return self._find_special(attributes["register"])
         if len(instruction.results) != 1 or instruction.has("hi", "wide", "sat", "cc"):
             return None
-        kinds = [one for one in instruction.modifiers if one in NUMBER_TYPES]
+        kinds = instruction.types
         if opcode == "cvt":
             return _SIZES.get(kinds[-1]) if kinds[:1] in (["u32"], ["s32"]) else None
         if not kinds or kinds[-1] not in ("b32", "u32", "s32"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from harness.kernels.ptx.abi import (
     PtxReportField,
     RegionSpace,
 )
+from harness.kernels.ptx.check_values import find_targets
 from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
 from harness.kernels.ptx.launch_shadows import LaunchShadows
 from harness.kernels.ptx.lowering import LoweredPtx
@@ -65,7 +67,7 @@ class LaunchMemory:
     ) -> None:
         self.launch, self.lowered = launch, lowered
         self.shadows = LaunchShadows(launch, lowered, checks)
-        self.threads = launch.block[0] * launch.block[1] * launch.block[2]
+        self.threads = math.prod(launch.block)
         self.shared_size = lowered.shared_size + launch.shared_bytes
         self.shared, _ = BUFFERS.reserve("shared", self.shared_size + 16, _SHARED_ALIGNMENT)
         self.allocations: list[Allocation | None] = []  # by region
@@ -139,43 +141,19 @@ class LaunchMemory:
     def _classify_parameters(self) -> np.ndarray:
         """Find the region that each 8 bytes of the parameters point into.
 
-        Host code may move a pointer before it passes it on, even out of its tensor. Example:
-        `rope.cuh` passes `k - heads * stride`, which is `q` if both are views of one tensor. So if
-        no parameter points at the start of some tensor of the call, a pointer that points at no
-        start, or at one that an earlier one points at, may be that tensor's: it gets no region,
-        and each access is checked against the tensor at its address.
+        A pointer without one (`find_targets`) is checked against the tensor at each address.
         """
         slots = np.zeros(_CLASSIFIED_BYTES // 8, dtype=np.int64)
-        parameters = self.launch.parameters
-        values = [
-            int.from_bytes(parameters[8 * place : 8 * place + 8], "little")
-            for place in range(len(parameters) // 8)
-        ]
-        starts = {one.base for one in self.launch.allocations if one.size}
-        is_moved = not starts.issubset(values)
-        seen: set[int] = set()
-        for place, value in enumerate(values):
-            is_own = value in starts and value not in seen
-            seen.add(value)
-            if is_own or not is_moved:
-                slots[place] = self._classify(value)
+        launch = self.launch
+        offsets = range(0, len(launch.parameters) - 7, 8)
+        targets = find_targets(
+            offsets, launch.parameters, launch.allocations, launch.find_allocation
+        )
+        for offset, target in targets.items():
+            if target not in self.allocations:
+                self._add_allocation(target)
+            slots[offset // 8] = self.allocations.index(target)
         return slots
-
-    def _classify(self, value: int) -> int:
-        """Find the tensor that starts at a pointer, else one around it, else one ending there."""
-        if value < 1 << 16:
-            return 0
-        known = [(number, one) for number, one in enumerate(self.allocations) if one is not None]
-        at_start = [(one.size, number) for number, one in known if one.base == value]
-        if at_start:
-            return max(at_start)[1]
-        around = [(one.size, number) for number, one in known if one.base <= value < one.end]
-        if around:
-            return min(around)[1]
-        found = self.launch.find_allocation(value) if 1 << 32 < value < 1 << 47 else None
-        if found is not None:
-            return self._add_allocation(found)
-        return next((number for number, one in known if one.end == value), 0)
 
     # The context
 

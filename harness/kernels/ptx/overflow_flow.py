@@ -8,12 +8,13 @@ integer that is widened both ways is not followed. Example: `mad.lo.s32 %r4, …
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.kernels.ir.flow import map_control_flow_sources
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph
 from harness.kernels.ptx.flow import is_vector_move, list_addresses
-from harness.kernels.ptx.instructions import NUMBER_TYPES, Instruction, space_of
+from harness.kernels.ptx.instructions import Instruction, space_of
 from harness.kernels.ptx.integer_bounds import IntegerBounds
 
 # The true value of the result is computed from the true values of the operands.
@@ -57,18 +58,16 @@ def is_widening(instruction: Instruction) -> bool:
         return instruction.has("wide") and instruction.modifiers[-1] in ("s32", "u32")
     if instruction.opcode != "cvt":
         return False
-    kinds = [one for one in instruction.modifiers if one in NUMBER_TYPES]
-    return kinds in (["s64", "s32"], ["u64", "u32"], ["u64", "s32"], ["s64", "u32"])
+    return _converts(instruction, ("u64", "s64"), ("u32", "s32"))
 
 
 def is_narrowing(instruction: Instruction) -> bool:
-    kinds = [one for one in instruction.modifiers if one in NUMBER_TYPES]
-    return (
-        instruction.opcode == "cvt"
-        and len(kinds) == 2
-        and kinds[0] in ("u32", "s32")
-        and kinds[1] in ("u64", "s64")
-    )
+    return instruction.opcode == "cvt" and _converts(instruction, ("u32", "s32"), ("u64", "s64"))
+
+
+def _converts(instruction: Instruction, targets: Sequence[str], sources: Sequence[str]) -> bool:
+    kinds = instruction.types
+    return len(kinds) == 2 and kinds[0] in targets and kinds[1] in sources
 
 
 def find_extended_low_half(

@@ -7,6 +7,7 @@ p; ... }` of a kernel makes its register `p` to `p@2`.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 
@@ -78,6 +79,12 @@ class PtxKernel:
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)  # maxntid, reqntid, ...
     # Of its head, its body and what follows, in the text without comments of the form /* */.
     positions: tuple[int, int, int] = (0, 0, 0)
+
+    @property
+    def most_threads(self) -> int | None:
+        """The threads that a block may have; None if the kernel sets no limit itself."""
+        limits = (self.directives.get(name) for name in ("maxntid", "reqntid"))
+        return min((math.prod(sides) for sides in limits if sides), default=None)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ operation `ptx.symbol`.
 
 from __future__ import annotations
 
-import math
 import re
 
 from harness.kernels.ir.graph import (
@@ -105,11 +104,8 @@ class _KernelReader:
         made = tuple(
             IRBlock(label, given, tuple(operations)) for label, given, operations in blocks
         )
-        directives = self._kernel.directives
-        limits = [
-            math.prod(sides) for name in ("maxntid", "reqntid") if (sides := directives.get(name))
-        ]
-        attributes = {MOST_THREADS: str(min(limits))} if limits else {}
+        most_threads = self._kernel.most_threads
+        attributes = {} if most_threads is None else {MOST_THREADS: str(most_threads)}
         return KernelGraph(self._kernel.name, IRRegion(made), attributes=attributes)
 
     # Values

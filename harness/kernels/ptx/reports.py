@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,12 +33,24 @@ from harness.kernels.ptx.launch_memory import LaunchMemory
 from harness.kernels.ptx.thread_code import PtxSite
 
 PAST_TENSE = {"read": "read", "write": "wrote", "update": "updated"}
+RACES = {
+    PtxViolationKind.WRITE_WRITE_RACE: "{one} and {two} write different values to",
+    PtxViolationKind.READ_AFTER_WRITE: "{one} writes and {two} reads",
+    PtxViolationKind.WRITE_AFTER_READ: "{one} reads and {two} writes",
+    PtxViolationKind.ATOMIC_RACE: "{one} and {two} store and update atomically",
+}
 
 
 def describe_line(source: SourceLocation) -> str:
     text = linecache.getline(source.file, source.line).strip()
     short = "/".join(Path(source.file).parts[-3:])
     return f"{short}:{source.line}  {text}".rstrip()
+
+
+def unravel_thread(number: int, sides: tuple[int, int]) -> Dimensions:
+    """Return x, y and z of a thread from its number in a block of this width and height."""
+    width, height = sides
+    return number % width, number // width % height, number // (width * height)
 
 
 def locate_report(
@@ -67,6 +79,21 @@ def describe_outside(
     return f"{position} (its index {index}, and it is {kind})"
 
 
+def describe_element(offset: int, name: str, allocation: Allocation | None) -> str:
+    """Name what lies so many bytes behind the start of a region."""
+    if allocation is not None and allocation.dtype:
+        return f"{name}, index {offset // item_size(allocation)}"
+    return f"{name}, byte {offset}"
+
+
+def describe_neighbour(address: int, others: Iterable[Allocation]) -> tuple[str, ...]:
+    """Say in which other tensor an address lies, if in any."""
+    for other in others:
+        if other.base <= address < other.end:
+            return (f"that address is in {other.name}, {address - other.base} bytes into it",)
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class PtxReport:
     """One report, with the launch that it is about."""
@@ -74,7 +101,11 @@ class PtxReport:
     memory: LaunchMemory
 
     def build_violation(self) -> Exception:
-        return _BUILDERS[PtxViolationKind(self.number(PtxReportField.KIND))](self)
+        return _BUILDERS[self.kind](self)
+
+    @property
+    def kind(self) -> PtxViolationKind:
+        return PtxViolationKind(self.number(PtxReportField.KIND))
 
     def number(self, field: PtxReportField) -> int:
         return int(self.memory.report[field])
@@ -89,14 +120,11 @@ class PtxReport:
 
     @property
     def block(self) -> Dimensions:
-        x, y, z = (
-            self.number(one) for one in (PtxReportField.X, PtxReportField.Y, PtxReportField.Z)
-        )
+        x, y, z = map(self.number, (PtxReportField.X, PtxReportField.Y, PtxReportField.Z))
         return x, y, z
 
     def thread_of(self, number: int) -> Dimensions:
-        width, height, _ = self.memory.launch.block
-        return number % width, number // width % height, number // (width * height)
+        return unravel_thread(number, self.memory.launch.block[:2])
 
     @property
     def thread(self) -> Dimensions:
@@ -147,15 +175,9 @@ class PtxReport:
             return f"{self.region_name}, which is in the host's memory and is not pinned"
         return describe_outside(self.address, size, (start, end), self.region_name, self.allocation)
 
-    def index_of(self, allocation: Allocation) -> int:
-        return (self.address - allocation.base) // item_size(allocation)
-
     def describe_element(self) -> str:
-        allocation = self.allocation
-        if allocation is not None and allocation.dtype:
-            return f"{self.region_name}, index {self.index_of(allocation)}"
         start = int(self.memory.regions[self.region, PtxRegionField.START])
-        return f"{self.region_name}, byte {self.address - start}"
+        return describe_element(self.address - start, self.region_name, self.allocation)
 
     def describe_neighbour(self) -> tuple[str, ...]:
         own = self.allocation
@@ -164,13 +186,8 @@ class PtxReport:
             return ()
         if own is not None and own.storage_base <= address < own.storage_base + own.storage_size:
             return ("still inside the storage that this tensor is a view of",)
-        for other in self.memory.allocations:
-            if other is not None and other is not own and other.base <= address < other.end:
-                return (f"that address is in {other.name}, {address - other.base} bytes into it",)
-        found = self.memory.launch.find_allocation(address)
-        if found is not None and found != own:
-            return (f"that address is in {found.name}, {address - found.base} bytes into it",)
-        return ()
+        others = (*self.memory.allocations, self.memory.launch.find_allocation(address))
+        return describe_neighbour(address, (one for one in others if one and one != own))
 
     # The violations
 
@@ -210,15 +227,12 @@ class PtxReport:
             ("it was loaded by ldmatrix, and is a factor of a product (mma)",),
         )
 
-    def build_race(self, description: str) -> Violation:
+    def build_race(self) -> Violation:
         other = self.number(PtxReportField.OTHER)
-        if other < 0:
-            race = description.format(one="another block", two=f"block {self.block}")
-        else:
-            one, two = self.thread_of(other), self.thread
-            race = description.format(
-                one=f"thread {one} of block {self.block}", two=f"thread {two}"
-            )
+        one, two = "another block", f"block {self.block}"
+        if other >= 0:
+            one, two = f"thread {self.thread_of(other)} of {two}", f"thread {self.thread}"
+        race = RACES[self.kind].format(one=one, two=two)
         return DataRace(
             f"{self.kernel}: {race} {self.describe_element()}, without an order", self.location
         )
@@ -243,10 +257,8 @@ class PtxReport:
     def build_overflow(self) -> Violation:
         row = self.memory.overflows[self.number(PtxReportField.OTHER)]
         site = self.memory.lowered.sites[int(row[OverflowRecordField.SITE])]
-        true, wrapped = (
-            int(row[OverflowRecordField.TRUE_VALUE]),
-            int(row[OverflowRecordField.WRAPPED_VALUE]),
-        )
+        fields = OverflowRecordField.TRUE_VALUE, OverflowRecordField.WRAPPED_VALUE
+        true, wrapped = (int(row[field]) for field in fields)
         details = [
             f"{true} became {wrapped} in 32 bits ({site.text})",
             f"{self.site.label} through that address at {describe_line(self.site.source)}",
@@ -303,18 +315,7 @@ _BUILDERS: dict[PtxViolationKind, Callable[[PtxReport], Exception]] = {
     PtxViolationKind.FORBIDDEN_READ: PtxReport.build_rule_violation,
     PtxViolationKind.FORBIDDEN_WRITE: PtxReport.build_rule_violation,
     PtxViolationKind.UNINITIALIZED_READ: PtxReport.build_uninitialized,
-    PtxViolationKind.WRITE_WRITE_RACE: lambda report: report.build_race(
-        "{one} and {two} write different values to"
-    ),
-    PtxViolationKind.READ_AFTER_WRITE: lambda report: report.build_race(
-        "{one} writes and {two} reads"
-    ),
-    PtxViolationKind.WRITE_AFTER_READ: lambda report: report.build_race(
-        "{one} reads and {two} writes"
-    ),
-    PtxViolationKind.ATOMIC_RACE: lambda report: report.build_race(
-        "{one} and {two} store and update atomically"
-    ),
+    **dict.fromkeys(RACES, PtxReport.build_race),
     PtxViolationKind.COPY_IN_PROGRESS: PtxReport.build_copy_in_progress,
     PtxViolationKind.COPY_WITHOUT_BARRIER: PtxReport.build_copy_without_barrier,
     PtxViolationKind.OVERFLOW: PtxReport.build_overflow,

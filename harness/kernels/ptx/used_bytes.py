@@ -10,7 +10,7 @@ from collections import defaultdict
 
 from harness.kernels.ir.flow import map_control_flow_sources
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph
-from harness.kernels.ptx.instructions import NUMBER_TYPES, Instruction
+from harness.kernels.ptx.instructions import Instruction
 
 ALL_BYTES = 0  # the mask of a read of which every byte counts, however long it is
 NO_BYTES = 1 << 63  # of one of which none counts
@@ -52,7 +52,6 @@ class UsedBytes:
             if len(masks) == 1:
                 size = whole.bit_length()
                 return sum(1 << place for place in range(size) if masks[0] >> 8 * place & 255)
-        kinds = [one for one in user.modifiers if one in NUMBER_TYPES]
-        if user.opcode == "cvt" and len(kinds) == 2 and kinds[1] in ("u8", "s8"):
+        if user.opcode == "cvt" and user.types[1:] in (["u8"], ["s8"]):
             return 1
         return whole

@@ -20,12 +20,12 @@ import torch
 
 from harness.device import installation
 from harness.kernels.check.gpu_reports import violation_from_record
-from harness.kernels.cuda import checked_launches, checked_nvrtc
+from harness.kernels.cuda import checked_launches, checked_nvrtc, host_arguments
 from harness.kernels.cuda.checked_toolchain import CheckedToolkit
 from harness.kernels.gpu.kernel_summaries import KernelSummaries
 from harness.kernels.gpu.process_reports import PROCESS_REPORTS
 from harness.kernels.ptx.executor import load_module
-from harness.kernels.ptx.instrumented_kernel import MARKER
+from harness.kernels.ptx.instrumented_kernel import MARKED_KEY, MARKER
 from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
 
 SOURCE = b"""
@@ -81,7 +81,7 @@ class CardOfNvrtc:
         if name == OTHER:
             return 5
         kernel = next(one for one in self._list_kernels() if one.entry == name.decode())
-        parameters = checked_launches._pack_parameters(kernel.parameter_layout, arguments)
+        parameters = host_arguments.pack_parameters(kernel.parameter_layout, arguments)
         parameters += bytes(-len(parameters) % 8)
         place = len(kernel.parameter_layout)
         parameters += ctypes.string_at(arguments[place], kernel.check_bytes)
@@ -93,7 +93,7 @@ class CardOfNvrtc:
         return 0
 
     def _list_kernels(self) -> Any:
-        key = checked_nvrtc._KEY.search(self.text.encode())
+        key = MARKED_KEY.search(self.text.encode())
         assert key is not None
         file = self._toolkit.kernels / f"{key[1].decode()}.json"
         return checked_launches.read_kernels(file).values()
