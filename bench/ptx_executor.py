@@ -100,7 +100,7 @@ def describe_array(name: str, array: Any) -> Allocation:
 
 def count_instructions(launch: CudaLaunch) -> int:
     module = load_module(TEXT).ptx
-    kernel = module.kernels[launch.entry]
+    kernel = module.read_kernel(launch.entry)
     graph = read_kernel(module, kernel)
     lowered = CountingLowering(module, kernel, graph, False).lower()
     jit = get_runtime().jit

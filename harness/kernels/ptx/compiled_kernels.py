@@ -127,7 +127,7 @@ def compile_kernel(
     key = _make_key(module_key, entry, tracks_overflow)
 
     def compute() -> StoredPtx:
-        kernel = module.kernels[entry]
+        kernel = module.read_kernel(entry)
         graph = read_kernel(module, kernel)
         lowered = PtxLowering(module, kernel, graph, tracks_overflow).lower()
         return StoredPtx(lowered, get_runtime().jit.compile_object(lowered.text, thorough=False))

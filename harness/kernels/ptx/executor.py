@@ -24,7 +24,7 @@ from harness.kernels.ptx.instructions import UnsupportedPtx
 from harness.kernels.ptx.launch import CudaLaunch, ExecutorChecks
 from harness.kernels.ptx.launch_memory import LaunchMemory
 from harness.kernels.ptx.lowering import LoweredPtx
-from harness.kernels.ptx.parser import PtxKernel, PtxSyntaxError, PtxText, parse_ptx
+from harness.kernels.ptx.parser import PtxHead, PtxSyntaxError, PtxText
 from harness.kernels.ptx.reader import read_kernel
 from harness.kernels.ptx.reports import PtxReport
 from harness.kernels.ptx.variables import place_variables
@@ -101,36 +101,36 @@ class PtxModule:
     @property
     def ptx(self) -> PtxText:
         if self._ptx is None:
-            self._ptx = parse_ptx(self.text)
+            self._ptx = PtxText(self.text)
         return self._ptx
 
     @property
     def entries(self) -> tuple[str, ...]:
-        return tuple(self.ptx.kernels)
+        return tuple(self.ptx.heads)
 
     def parameter_layout(self, entry: str) -> tuple[tuple[int, int], ...]:
         """Return the offset and the size of each parameter."""
-        return tuple((one.offset, one.size) for one in self._get_kernel(entry).parameters)
+        return tuple((one.offset, one.size) for one in self._get_head(entry).parameters)
 
     def static_shared_bytes(self, entry: str) -> int:
         """Return the bytes of shared memory that the kernel itself declares."""
-        kernel = self._get_kernel(entry)
+        kernel = self.ptx.read_kernel(entry)
         return place_variables(self.ptx, kernel, read_kernel(self.ptx, kernel))[1]["shared"]
 
     def most_threads(self, entry: str) -> int:
         """Return the threads that a block may have; 0 if the kernel sets no limit itself."""
-        return min(self._get_kernel(entry).most_threads or 0, _MAX_THREADS)
+        return min(self._get_head(entry).most_threads or 0, _MAX_THREADS)
 
     def files(self, entry: str) -> frozenset[str]:
         """Return the source files that a kernel's lines are from."""
-        statements = self._get_kernel(entry).statements
+        statements = self.ptx.read_kernel(entry).statements
         return frozenset(one.file for statement in statements for one in statement.source.chain)
 
-    def _get_kernel(self, entry: str) -> PtxKernel:
-        kernel = self.ptx.kernels.get(entry)
-        if kernel is None:
+    def _get_head(self, entry: str) -> PtxHead:
+        head = self.ptx.heads.get(entry)
+        if head is None:
             raise KeyError(f"no kernel {entry} in this module, which has {', '.join(self.entries)}")
-        return kernel
+        return head
 
     # Variables
 
@@ -198,7 +198,6 @@ class PtxModule:
     def _compile(self, launch: CudaLaunch, checks: ExecutorChecks) -> CompiledPtx:
         key = launch.entry, checks.overflow
         if key not in self.compiled:
-            self._get_kernel(launch.entry)
             try:
                 self.compile(launch.entry, checks.overflow)
             except (UnsupportedPtx, UnsupportedOnCpu, PtxSyntaxError) as error:

@@ -53,7 +53,6 @@ from harness.kernels.ptx.parser import (
     PtxSyntaxError,
     PtxText,
     bits_of_type,
-    parse_ptx,
     remove_block_comments,
 )
 from harness.kernels.ptx.pointer_roots import PointerRootTable
@@ -86,14 +85,15 @@ def instrument_module(text: str, checks: tuple[str, ...]) -> InstrumentedPtx:
     """
     key = make_key(text, checks)
     text = remove_block_comments(text)
-    module = parse_ptx(text)
+    module = PtxText(text)
     kernels: dict[str, InstrumentedKernel] = {}
     parts, position = [], 0
-    for kernel in module.kernels.values():
-        head, start, end = kernel.positions
-        layout = tuple((one.offset, one.size) for one in kernel.parameters)
-        result = kernels[kernel.name] = InstrumentedKernel(kernel.name, layout)
+    for name, each in module.heads.items():
+        head, start, end = each.positions
+        layout = tuple((one.offset, one.size) for one in each.parameters)
+        result = kernels[name] = InstrumentedKernel(name, layout)
         try:
+            kernel = module.read_kernel(name)
             new_body = _KernelRewriter(module, kernel, checks, result).rewrite(text[start:end])
             new_head = _add_parameter(text[head:start], kernel, result.check_bytes)
         except PtxSyntaxError as error:

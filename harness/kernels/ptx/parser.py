@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from harness.kernels.ir.graph import SourceLocation
@@ -48,7 +49,6 @@ class PtxParameter:
     name: str
     offset: int
     size: int
-    is_pointer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +67,15 @@ class PtxStatement:
         return ".".join((self.opcode, *self.modifiers))
 
 
-@dataclass(slots=True)
-class PtxKernel:
+@dataclass(frozen=True, slots=True)
+class PtxHead:
+    """What stands in front of a kernel's body, and where the body is."""
+
     name: str
     parameters: tuple[PtxParameter, ...]
-    statements: list[PtxStatement] = field(default_factory=list)
-    labels: dict[str, int] = field(default_factory=dict)  # the statement that follows each
-    branch_targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    register_types: dict[str, str] = field(default_factory=dict)
-    variables: dict[str, PtxVariable] = field(default_factory=dict)
-    directives: dict[str, tuple[int, ...]] = field(default_factory=dict)  # maxntid, reqntid, ...
+    directives: dict[str, tuple[int, ...]]  # maxntid, reqntid, ...
     # Of its head, its body and what follows, in the text without comments of the form /* */.
-    positions: tuple[int, int, int] = (0, 0, 0)
+    positions: tuple[int, int, int]
 
     @property
     def most_threads(self) -> int | None:
@@ -88,41 +85,57 @@ class PtxKernel:
 
 
 @dataclass(slots=True)
+class PtxKernel:
+    head: PtxHead
+    statements: list[PtxStatement] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)  # the statement that follows each
+    branch_targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    register_types: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, PtxVariable] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.head.name
+
+    @property
+    def parameters(self) -> tuple[PtxParameter, ...]:
+        return self.head.parameters
+
+
 class PtxText:
-    variables: dict[str, PtxVariable]
-    kernels: dict[str, PtxKernel]
-    functions: tuple[str, ...]  # functions that are called, not inlined
+    """A module: its variables and the heads of its kernels; a body is read when it is needed."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text = remove_block_comments(text)
+        self._files = {
+            int(match[1]): match[2]
+            for match in re.finditer(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', text, re.MULTILINE)
+        }
+        self.variables = _parse_module_variables(text)
+        self.heads = {head.name: head for head in _iterate_heads(text)}
+        self._kernels: dict[str, PtxKernel] = {}
+
+    def read_kernel(self, name: str) -> PtxKernel:
+        """Read a kernel with its body; raises PtxSyntaxError for what is not understood."""
+        if name not in self._kernels:
+            kernel = PtxKernel(self.heads[name])
+            _, start, end = kernel.head.positions
+            _BodyReader(kernel, self._files).read(self._text[start:end])
+            self._kernels[name] = kernel
+        return self._kernels[name]
 
 
 def remove_block_comments(text: str) -> str:
     return re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
 
 
-def parse_ptx(text: str) -> PtxText:
-    text = remove_block_comments(text)
-    files = {
-        int(match[1]): match[2]
-        for match in re.finditer(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', text, re.MULTILINE)
-    }
-    module = PtxText(_parse_module_variables(text), {}, ())
-    functions = []
-    for match in re.finditer(
-        r"^[ \t]*(?:\.visible |\.weak |\.extern )*\.(entry|func)\b", text, re.MULTILINE
-    ):
+def _iterate_heads(text: str) -> Iterator[PtxHead]:
+    pattern = r"^[ \t]*(?:\.visible |\.weak |\.extern )*\.entry\b"
+    for match in re.finditer(pattern, text, re.MULTILINE):
         head_end = _find_body(text, match.end())
-        head = text[match.end() : head_end]
-        if match[1] == "func":
-            functions += re.findall(r"(?:^|\))\s*([\w$]+)\s*(?:\(|$|;)", head.strip())[:1]
-            continue
-        if head_end >= len(text) or text[head_end] != "{":
-            continue
-        body_end = _find_closing_brace(text, head_end)
-        kernel = _parse_kernel_head(head)
-        kernel.positions = match.end(), head_end + 1, body_end
-        _BodyReader(kernel, files).read(text[head_end + 1 : body_end])
-        module.kernels[kernel.name] = kernel
-    module.functions = tuple(functions)
-    return module
+        if text[head_end : head_end + 1] == "{":
+            positions = match.end(), head_end + 1, _find_closing_brace(text, head_end)
+            yield _parse_head(text[match.end() : head_end], positions)
 
 
 def _find_body(text: str, start: int) -> int:
@@ -215,7 +228,7 @@ _PARAMETER = re.compile(
 )
 
 
-def _parse_kernel_head(head: str) -> PtxKernel:
+def _parse_head(head: str, positions: tuple[int, int, int]) -> PtxHead:
     head = re.sub(r"//[^\n]*", "", head).strip()
     match = re.match(r"([\w$]+)\s*(?:\(([^)]*)\))?(.*)$", head, re.DOTALL)
     assert match is not None
@@ -230,13 +243,13 @@ def _parse_kernel_head(head: str) -> PtxKernel:
         size = item * int(found[5] or 1)
         alignment = int(found[1] or item) if found[3] is None else 8
         offset += -offset % alignment
-        parameters.append(PtxParameter(found[4], offset, size, found[3] is not None))
+        parameters.append(PtxParameter(found[4], offset, size))
         offset += size
     directives = {
         found[1]: tuple(int(one) for one in found[2].split(",") if one.strip())
         for found in re.finditer(r"\.(\w+)[ \t]+([\d, \t]+)", match[3])
     }
-    return PtxKernel(match[1], tuple(parameters), directives=directives)
+    return PtxHead(match[1], tuple(parameters), directives, positions)
 
 
 class _BodyReader:

@@ -104,7 +104,7 @@ class _KernelReader:
         made = tuple(
             IRBlock(label, given, tuple(operations)) for label, given, operations in blocks
         )
-        most_threads = self._kernel.most_threads
+        most_threads = self._kernel.head.most_threads
         attributes = {} if most_threads is None else {MOST_THREADS: str(most_threads)}
         return KernelGraph(self._kernel.name, IRRegion(made), attributes=attributes)
 

@@ -23,7 +23,7 @@ from harness.kernels.check.violations import (
 from harness.kernels.ptx.executor import load_module
 from harness.kernels.ptx.instructions import Instruction
 from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
-from harness.kernels.ptx.parser import parse_ptx
+from harness.kernels.ptx.parser import PtxText
 from harness.kernels.ptx.reader import read_kernel
 from harness.kernels.ptx.used_bytes import UsedBytes
 
@@ -217,8 +217,8 @@ def test_of_a_load_of_which_nothing_is_used_all_bytes_count(use: str, mask: int)
         f"{HEAD}.visible .entry k(.param .u64 k_param_0)\n{{\n.reg .b32 %r<3>; .reg .b64 %rd<2>;\n"
         f"ld.param.u64 %rd1, [k_param_0]; ld.global.u32 %r1, [%rd1]; {use} ret;\n}}\n"
     )
-    module = parse_ptx(text)
-    graph = read_kernel(module, module.kernels["k"])
+    module = PtxText(text)
+    graph = read_kernel(module, module.read_kernel("k"))
     [load] = [
         operation
         for operation in graph.walk()

@@ -11,7 +11,7 @@ from test_faults import TEXT, check_place, make_rows
 from harness.kernels.check.violations import IntegerOverflow, OutOfBounds
 from harness.kernels.ptx import instrumentation
 from harness.kernels.ptx.check_values import make_checked_parameters
-from harness.kernels.ptx.parser import PtxKernel, PtxText, parse_ptx
+from harness.kernels.ptx.parser import PtxKernel, PtxText
 from harness.kernels.ptx.pointer_roots import UNKNOWN
 from harness.kernels.ptx.statement_spans import iterate_statement_spans
 
@@ -308,12 +308,12 @@ def test_a_pointer_into_no_known_memory_has_no_end() -> None:
 
 
 def test_every_statement_of_a_kernel_has_its_place_in_the_text() -> None:
-    for kernel in parse_ptx(TEXT).kernels.values():
-        _, start, end = kernel.positions
+    module = PtxText(TEXT)
+    for name, head in module.heads.items():
+        _, start, end = head.positions
         body = TEXT[start:end]
         words = [body[one.start : one.end] for one in iterate_statement_spans(body)]
-        assert len(words) == len(kernel.statements)
-        for text, statement in zip(words, kernel.statements, strict=True):
+        for text, statement in zip(words, module.read_kernel(name).statements, strict=True):
             assert statement.opcode in text
 
 

@@ -25,7 +25,7 @@ def run_kernel() -> None:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record what is read from here on, with nothing loaded so far: texts, and kernels by entry."""
     known: list[str] = []
-    parse, compile_kernel = executor.parse_ptx, executor.compile_kernel
+    parse, compile_kernel = executor.PtxText, executor.compile_kernel
 
     def record_text(text: str) -> Any:
         known.append("a text")
@@ -37,7 +37,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(executor, "_modules", {})
     monkeypatch.setattr(executor, "_preloaded", set())
-    monkeypatch.setattr(executor, "parse_ptx", record_text)
+    monkeypatch.setattr(executor, "PtxText", record_text)
     monkeypatch.setattr(executor, "compile_kernel", record_kernel)
     return known
 
