@@ -214,8 +214,15 @@ CUDA_NAMES = {
     "SHARED_OF_PROCESSOR": "cudaDevAttrMaxSharedMemoryPerMultiprocessor",
     "THREADS_OF_PROCESSOR": "cudaDevAttrMaxThreadsPerMultiProcessor",
     "MULTIPROCESSORS": "cudaDevAttrMultiProcessorCount",
+    "THREADS_OF_BLOCK": "cudaDevAttrMaxThreadsPerBlock",
+    "SHARED_OF_BLOCK": "cudaDevAttrMaxSharedMemoryPerBlock",
+    "REGISTERS_OF_BLOCK": "cudaDevAttrMaxRegistersPerBlock",
+    "MAJOR": "cudaDevAttrComputeCapabilityMajor",
+    "MINOR": "cudaDevAttrComputeCapabilityMinor",
 }
-OWN_NAMES = {"SUCCESS": 0, "SHARED_RESERVED": 1024}  # no header has a name for the second
+# Of a card, and without a name in any header.
+OWN_NAMES = {"SUCCESS": 0, "SHARED_RESERVED": 1024, "MOST_REGISTERS": 255}
+OWN_NAMES |= {"WARP": 32, "REGISTER_STEP": 8}
 
 
 def test_the_stand_in_has_the_numbers_of_the_headers() -> None:

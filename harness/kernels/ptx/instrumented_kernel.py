@@ -87,10 +87,11 @@ class InstrumentedKernel:
 
 
 def write_kernels(file: Path, kernels: dict[str, InstrumentedKernel]) -> None:
-    write_atomically(file, json.dumps({name: asdict(one) for name, one in kernels.items()}))
+    write_atomically(file, json.dumps([asdict(one) for one in kernels.values()]))
 
 
 def read_kernels(file: Path) -> dict[str, InstrumentedKernel]:
     import msgspec  # the program in the place of ptxas, which only writes, runs without packages
 
-    return msgspec.json.decode(file.read_bytes(), type=dict[str, InstrumentedKernel])
+    listed = msgspec.json.decode(file.read_bytes(), type=list[InstrumentedKernel])
+    return {one.entry: one for one in listed}

@@ -58,14 +58,18 @@ def is_widening(instruction: Instruction) -> bool:
         return instruction.has("wide") and instruction.modifiers[-1] in ("s32", "u32")
     if instruction.opcode != "cvt":
         return False
-    return _converts(instruction, ("u64", "s64"), ("u32", "s32"))
+    return _converts_between(instruction, ("u64", "s64"), ("u32", "s32"))
 
 
 def is_narrowing(instruction: Instruction) -> bool:
-    return instruction.opcode == "cvt" and _converts(instruction, ("u32", "s32"), ("u64", "s64"))
+    return instruction.opcode == "cvt" and _converts_between(
+        instruction, ("u32", "s32"), ("u64", "s64")
+    )
 
 
-def _converts(instruction: Instruction, targets: Sequence[str], sources: Sequence[str]) -> bool:
+def _converts_between(
+    instruction: Instruction, targets: Sequence[str], sources: Sequence[str]
+) -> bool:
     kinds = instruction.types
     return len(kinds) == 2 and kinds[0] in targets and kinds[1] in sources
 

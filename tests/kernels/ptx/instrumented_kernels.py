@@ -81,12 +81,12 @@ def _read_record(record: Any) -> DeviceReport:
 
 def launch_with_checks(
     text: str,
-    entry: str,
     parameters: bytes,
     tensors: dict[str, Any],
     grid: Dimensions = (1, 1, 1),
-    block: Dimensions = (32, 1, 1),
+    block: Dimensions = (1, 1, 1),
     *,
+    entry: str = "k",
     has_table: bool = True,
     checks: tuple[str, ...] = ("bounds", "overflow"),
     mapped: dict[str, Any] | None = None,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from operands import from_bf16, to_bf16
-from ptx_kernels import HEAD, launch_text, pack_parameters
+from ptx_kernels import HEAD, pack_parameters, run_text
 
 from harness.kernels.ptx.launch import ExecutorChecks
 
@@ -143,11 +143,8 @@ def multiply_fragments(form: Form, left: Any, right: Any, start: Any, threads: i
     out = np.zeros_like(starts)
     inputs = np.concatenate([left, rights, starts])
     text = write_product(form.name, len(left), len(rights), len(starts))
-    errors = launch_text(
-        text, pack_parameters(inputs, out), {"inputs": inputs, "out": out}, block=(threads, 1, 1)
-    )
-    if errors:
-        raise errors[0]
+    tensors = {"inputs": inputs, "out": out}
+    run_text(text, pack_parameters(inputs, out), tensors, block=(threads, 1, 1))
     return join_fragments(out, _place_sum, sum_bits, (16, 8))
 
 
@@ -192,12 +189,6 @@ def run_rows(lines: list[str], values: Any, checks: ExecutorChecks | None = None
     """Run a kernel on words of 32 lanes; raise its report."""
     out = np.zeros_like(values)
     text = write_kernel(lines, ".reg .b32 %x<4>;\n.reg .b32 %d<4>;")
-    for error in launch_text(
-        text,
-        pack_parameters(values, out),
-        {"values": values, "out": out},
-        block=(32, 1, 1),
-        checks=checks or ExecutorChecks(),
-    ):
-        raise error
+    tensors = {"values": values, "out": out}
+    run_text(text, pack_parameters(values, out), tensors, block=(32, 1, 1), checks=checks)
     return out

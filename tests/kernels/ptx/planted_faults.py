@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ptx_kernels import FOLDER, launch_text, pack_parameters
+from ptx_kernels import pack_parameters, read_compiled, run_text
 
 from harness.kernels.check.violations import Violation
-from harness.kernels.ptx.executor import load_module
 
-SOURCE = FOLDER / "faults.cu"
-TEXT = (FOLDER / "faults.ptx").read_text().replace('"faults.cu"', f'"{SOURCE}"')
-LINES = SOURCE.read_text().splitlines()
+SOURCE, TEXT = read_compiled("faults")
 
 
-def line_of(marker: str) -> int:
-    [line] = [number for number, text in enumerate(LINES, 1) if text.endswith(f"// {marker}")]
+def line_of(marker: str, source: Path = SOURCE) -> int:
+    lines = enumerate(source.read_text().splitlines(), 1)
+    [line] = [number for number, text in lines if text.endswith(f"// {marker}")]
     return line
 
 
 def launch_fault(entry: str, parameters: bytes, tensors: dict[str, Any], **options: Any) -> None:
     """Launch with 32 threads, and raise the violation."""
-    options = {"block": (32, 1, 1), **options}
-    names = [name for name in list_entries() if name == entry]
-    for error in launch_text(TEXT, parameters, tensors, entry=names[0], **options):
-        raise error
-
-
-def list_entries() -> tuple[str, ...]:
-    return load_module(TEXT).entries
+    run_text(TEXT, parameters, tensors, entry=entry, **{"block": (32, 1, 1), **options})
 
 
 def check_place(
@@ -37,11 +29,12 @@ def check_place(
     marker: str,
     thread: tuple[int, int, int],
     block: tuple[int, int, int] = (0, 0, 0),
+    source: Path = SOURCE,
 ) -> None:
     location = error.location
     assert location is not None
     lines = [location.line, *(int(one.split(":")[1].split()[0]) for one in location.inlined)]
-    assert line_of(f"FAULT {marker}") in lines
+    assert line_of(f"FAULT {marker}", source) in lines
     assert (location.program, location.thread) == (block, thread)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,25 @@ from harness.kernels.ptx.launch import Allocation, CudaLaunch, Dimensions, Execu
 
 FOLDER = Path(__file__).parent
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
-_MEMORY = {"pred": "u8", "f16": "b16", "bf16": "b16", "f16x2": "b32", "bf16x2": "b32"}
+_MEMORY = {"f16": "b16", "bf16": "b16", "f16x2": "b32", "bf16x2": "b32"}
+
+
+def read_compiled(name: str) -> tuple[Path, str]:
+    """Return a source of this folder, and its PTX with the source's own path."""
+    source = FOLDER / f"{name}.cu"
+    text = source.with_suffix(".ptx").read_text()
+    return source, text.replace(f'"{source.name}"', f'"{source}"')
+
+
+def make_kernel(body: str, parameters: int = 1) -> str:
+    """Write a kernel `k` whose parameters are the pointers %rd1, %rd2, …."""
+    names = [f"k_param_{place}" for place in range(parameters)]
+    loads = "".join(f"ld.param.u64 %rd{n}, [{name}];\n" for n, name in enumerate(names, 1))
+    return (
+        f"{HEAD}.visible .entry k({', '.join(f'.param .u64 {name}' for name in names)})\n{{\n"
+        ".reg .pred %p<3>;\n.reg .b16 %rs<6>;\n.reg .b32 %r<9>;\n.reg .b64 %rd<9>;\n"
+        f"{loads}{body}\nret;\n}}\n"
+    )
 
 
 def describe_array(name: str, array: Any) -> Allocation:
@@ -44,15 +63,26 @@ def launch_text(
     entry: str = "",
     shared: int = 0,
     checks: ExecutorChecks | None = None,
+    fields: dict[str, dict[str, Any]] | None = None,
     **options: Any,
 ) -> list[Exception]:
-    module = load_module(text)
-    entry = next(name for name in module.entries if entry in name)
-    allocations = tuple(describe_array(name, array) for name, array in tensors.items())
-    values = CudaLaunch(
+    """Launch the first kernel of this name; `fields` are further ones of a tensor's allocation."""
+    module, fields = load_module(text), fields or {}
+    entry = entry if entry in module.entries else module.entries[0]
+    allocations = tuple(
+        replace(describe_array(name, array), **fields.get(name, {}))
+        for name, array in tensors.items()
+    )
+    launch = CudaLaunch(
         entry, entry, grid, block, shared, parameters, allocations, lambda _: None, **options
     )
-    return module.run(values, checks)
+    return module.run(launch, checks)
+
+
+def run_text(text: str, parameters: bytes, tensors: dict[str, Any], **options: Any) -> None:
+    """Launch a kernel, and raise its report."""
+    for report in launch_text(text, parameters, tensors, **options):
+        raise report
 
 
 def apply_instruction(
@@ -61,9 +91,9 @@ def apply_instruction(
     """Apply an instruction to each element: `add.s32 {d}, {0}, {1};`."""
     kind, template = result
     count = len(inputs[0][1])
-    registers, body, names = [], [], {}
+    registers, body, statement = [], [], instruction
     for place, (one, array) in enumerate(inputs):
-        memory = _MEMORY.get(one, one)
+        memory = "u8" if one == "pred" else _MEMORY.get(one, one)
         size = array.itemsize
         register = f"%x{place}"
         loaded = register if one != "pred" else f"%m{place}"
@@ -77,12 +107,9 @@ def apply_instruction(
         ]
         if one == "pred":
             body.append(f"setp.ne.u16 {register}, {loaded}, 0;")
-        names[str(place)] = register
+        statement = statement.replace(f"{{{place}}}", register)
     registers.append(f".reg .{get_register_type(kind)} %d;")
     out = np.zeros(count, dtype=template)
-    statement = instruction
-    for place, name in names.items():
-        statement = statement.replace(f"{{{place}}}", name)
     body += [
         statement.replace("{d}", "%d"),
         "ld.param.u64 %p, [out];",
@@ -104,20 +131,9 @@ def apply_instruction(
     )
     arrays = [array for _, array in inputs]
     tensors = {f"in{place}": array for place, array in enumerate(arrays)}
-    errors = launch_text(
-        text, pack_parameters(*arrays, out), {**tensors, "out": out}, block=(count, 1, 1)
-    )
-    if errors:
-        raise errors[0]
+    run_text(text, pack_parameters(*arrays, out), {**tensors, "out": out}, block=(count, 1, 1))
     return out
 
 
 def get_register_type(kind: str) -> str:
-    return {
-        "u8": "b16",
-        "s8": "b16",
-        "f16": "b16",
-        "bf16": "b16",
-        "f16x2": "b32",
-        "bf16x2": "b32",
-    }.get(kind, kind)
+    return {"u8": "b16", "s8": "b16"}.get(kind) or _MEMORY.get(kind, kind)

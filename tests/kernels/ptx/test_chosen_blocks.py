@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ptx_kernels import HEAD, describe_array, pack_parameters
+from ptx_kernels import HEAD, pack_parameters, run_text
 
 from harness.kernels.ptx.executor import load_module
-from harness.kernels.ptx.launch import CudaLaunch, ExecutorChecks
+from harness.kernels.ptx.launch import Dimensions, ExecutorChecks
 
 GRID = (4, 3, 2)
 # out[x + 4 * (y + 3 * z)] = x + 10 * y + 100 * z + 1, by an index of 32 bits times `step`.
@@ -39,19 +39,17 @@ TEXT = f"""{HEAD}
 """
 
 
-def launch_marks(
-    out: np.ndarray, chosen: tuple[tuple[int, int, int], ...], step: int = 1
-) -> list[int]:
+def launch_marks(out: np.ndarray, chosen: tuple[Dimensions, ...], step: int = 1) -> list[int]:
     """Launch the kernel, and return the largest index of each place."""
-    module = load_module(TEXT)
-    values = CudaLaunch(
-        *("mark_block", "mark_block", GRID, (1, 1, 1), 0, pack_parameters(out, step)),
-        (describe_array("out", out),),
-        lambda _: None,
-        chosen_blocks=chosen,
-    )
-    assert module.run(values, ExecutorChecks(races=False)) == []
-    return [int(extent) for extent in module.last_memory.extents]
+    run_blocks(TEXT, GRID, chosen, out, step)
+    return [int(extent) for extent in load_module(TEXT).last_memory.extents]
+
+
+def run_blocks(
+    text: str, grid: Dimensions, chosen: tuple[Dimensions, ...], out: np.ndarray, *numbers: int
+) -> None:
+    parameters, checks = pack_parameters(out, *numbers), ExecutorChecks(races=False)
+    run_text(text, parameters, {"out": out}, grid=grid, chosen_blocks=chosen, checks=checks)
 
 
 def test_only_chosen_blocks_run() -> None:
@@ -103,15 +101,10 @@ DONE:
 )
 def test_a_block_without_an_access_has_no_index(index: str, kind: str, largest: int) -> None:
     out = np.zeros(4000, np.int32)
-    module = load_module(GUARDED.replace("INDEX", index).replace("KIND", kind))
+    text = GUARDED.replace("INDEX", index).replace("KIND", kind)
     for blocks, wanted in (((1, 0, 0), (3, 0, 0)), largest), (((3, 0, 0),), 0):
-        values = CudaLaunch(
-            *("mark_below", "mark_below", (4, 1, 1), (1, 1, 1), 0),
-            *(pack_parameters(out, 1000, 1), (describe_array("out", out),), lambda _: None),
-            chosen_blocks=blocks,
-        )
-        assert module.run(values, ExecutorChecks(races=False)) == []
-        memory = module.last_memory
+        run_blocks(text, (4, 1, 1), blocks, out, 1000, 1)
+        memory = load_module(text).last_memory
         assert int(memory.extents.max()) == wanted
         if wanted:
             assert memory.lowered.sites[int(memory.extents.argmax())].label == "write"
@@ -143,12 +136,6 @@ DONE:
 
 def test_a_variable_of_the_module_is_as_before_a_sample() -> None:
     out = np.zeros(1, np.int32)
-    module = load_module(COUNTED)
     for chosen in (((0, 0, 0), (99, 0, 0)), ((5, 0, 0), (17, 0, 0)), ()):
-        values = CudaLaunch(
-            *("mark_last", "mark_last", (100, 1, 1), (1, 1, 1), 0, pack_parameters(out)),
-            *((describe_array("out", out),), lambda _: None),
-            chosen_blocks=chosen,
-        )
-        assert module.run(values, ExecutorChecks(races=False)) == []
+        run_blocks(COUNTED, (100, 1, 1), chosen, out)
         assert out[0] == (0 if chosen else 99)

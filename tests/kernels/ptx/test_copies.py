@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ptx_kernels import FOLDER, launch_text, pack_parameters
+from planted_faults import check_place
+from ptx_kernels import pack_parameters, read_compiled, run_text
 
-from harness.kernels.check.violations import DataRace, KernelLocation, Violation
+from harness.kernels.check.violations import DataRace
 from harness.kernels.ptx.launch import ExecutorChecks
 
-SOURCE = FOLDER / "copies.cu"
-TEXT = (FOLDER / "copies.ptx").read_text().replace('"copies.cu"', f'"{SOURCE}"')
-LINES = SOURCE.read_text().splitlines()
+SOURCE, TEXT = read_compiled("copies")
 ROUNDS = 4
 
 
 def run_copies(entry: str, threads: int, races: bool = True) -> np.ndarray:
     values = np.arange(1, 64 * ROUNDS + 1, dtype=np.int32)
     out = np.zeros(64 * ROUNDS, np.int32)
-    parameters = (
-        pack_parameters(values, out, ROUNDS)
-        if entry in ("stages", "waits_too_little")
-        else (pack_parameters(values, out))
+    rounds = [ROUNDS] if entry in ("stages", "waits_too_little") else []
+    run_text(
+        TEXT,
+        pack_parameters(values, out, *rounds),
+        {"in": values, "out": out},
+        entry=entry,
+        block=(threads, 1, 1),
+        checks=ExecutorChecks(races=races),
     )
-    checks = ExecutorChecks(races=races)
-    for error in launch_text(
-        TEXT, parameters, {"in": values, "out": out}, entry=entry, block=(threads, 1, 1),
-        checks=checks,
-    ):  # fmt: skip
-        raise error
     return out
 
 
@@ -46,7 +43,7 @@ def test_copies_that_are_waited_for_are_read(entry: str, threads: int, wanted: l
 
 
 @pytest.mark.parametrize(
-    ("entry", "threads", "marker", "place", "words"),
+    ("entry", "threads", "marker", "thread", "words"),
     [
         (
             "wait_is_missing", 32, "wait", (0, 0, 0),
@@ -67,18 +64,12 @@ def test_copies_that_are_waited_for_are_read(entry: str, threads: int, wanted: l
     ],
 )  # fmt: skip
 def test_a_read_that_may_come_before_its_copy_is_a_report(
-    entry: str, threads: int, marker: str, place: tuple[int, int, int], words: str
+    entry: str, threads: int, marker: str, thread: tuple[int, int, int], words: str
 ) -> None:
     with pytest.raises(DataRace) as caught:
         run_copies(entry, threads)
-    error: Violation = caught.value
-    assert words in str(error)
-    location = error.location
-    assert isinstance(location, KernelLocation)
-    line = next(n for n, text in enumerate(LINES, 1) if text.endswith(f"// FAULT {marker}"))
-    lines = [location.line, *(int(one.split(":")[1].split()[0]) for one in location.inlined)]
-    assert line in lines
-    assert location.thread == place
+    assert words in str(caught.value)
+    check_place(caught.value, marker, thread, source=SOURCE)
 
 
 def test_without_the_check_of_races_copies_are_not_checked() -> None:

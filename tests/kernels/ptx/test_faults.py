@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from planted_faults import TEXT, check_place, launch_fault, line_of, make_rows
-from ptx_kernels import HEAD, describe_array, launch_text, pack_parameters
+from planted_faults import check_place, launch_fault, line_of, make_rows
+from ptx_kernels import HEAD, launch_text, pack_parameters
 
 from harness.kernels.check.violations import (
     AccessRuleViolation,
@@ -20,9 +19,8 @@ from harness.kernels.check.violations import (
     UncheckableKernel,
     UninitializedMemory,
 )
-from harness.kernels.ptx.executor import load_module
 from harness.kernels.ptx.instructions import Instruction
-from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
+from harness.kernels.ptx.launch import ExecutorChecks
 from harness.kernels.ptx.parser import PtxText
 from harness.kernels.ptx.reader import read_kernel
 from harness.kernels.ptx.used_bytes import UsedBytes
@@ -59,14 +57,9 @@ def test_accesses_inside_are_no_violation() -> None:
 def test_memory_of_the_host_is_out_of_reach_unless_it_is_pinned() -> None:
     """Host code gets such tensors as well, and may read them: a kernel may not."""
     parameters, tensors = make_rows()
-    out, values, index = (describe_array(name, array) for name, array in tensors.items())
-    given = (out, replace(values, size=0, is_pageable=True), index)
-    module = load_module(TEXT)
-    entry = next(name for name in module.entries if "read_row" in name)
-    grid, block = (1, 1, 1), (32, 1, 1)
-    launched = CudaLaunch(entry, entry, grid, block, 0, parameters, given, lambda _: None)
-    [found] = module.run(launched, ExecutorChecks())
-    assert "read values, which is in the host's memory and is not pinned" in str(found)
+    fields = {"values": {"size": 0, "is_pageable": True}}
+    with pytest.raises(OutOfBounds, match="read values, which is in the host's memory and is not"):
+        launch_fault("read_row", parameters, tensors, fields=fields)
 
 
 def test_a_line_has_the_lines_that_it_is_inlined_at() -> None:
@@ -233,31 +226,10 @@ def test_uninitialized_elements_of_a_tensor_are_found_until_they_are_written() -
     empty[20:24] = 1
     fields = {"uninitialized": int(empty.ctypes.data)}
     with pytest.raises(UninitializedMemory, match="values, index 5") as caught:
-        launch_with_fields("read_row", parameters, tensors, "values", fields)
+        launch_fault("read_row", parameters, tensors, fields={"values": fields})
     check_place(caught.value, "read", (5, 0, 0))
-    launch_with_fields("write_row", parameters, tensors, "out", fields)
+    launch_fault("write_row", parameters, tensors, grid=(2, 1, 1), fields={"out": fields})
     assert not empty.any()
-
-
-def launch_with_fields(
-    entry: str, parameters: bytes, tensors: dict[str, Any], name: str, fields: dict[str, Any]
-) -> None:
-    from dataclasses import replace
-
-    from ptx_kernels import describe_array
-
-    from harness.kernels.ptx.executor import load_module
-    from harness.kernels.ptx.launch import CudaLaunch
-
-    allocations = [describe_array(one, array) for one, array in tensors.items()]
-    changed: list[Allocation] = [
-        replace(one, **fields) if one.name == name else one for one in allocations
-    ]
-    values = CudaLaunch(
-        entry, entry, (2, 1, 1), (32, 1, 1), 0, parameters, tuple(changed), lambda _: None
-    )
-    for error in load_module(TEXT).run(values):
-        raise error
 
 
 def test_an_access_rule_of_a_block_is_kept() -> None:
@@ -269,11 +241,13 @@ def test_an_access_rule_of_a_block_is_kept() -> None:
         mask[block[0] * 128 : block[0] * 128 + 128] = 1
         return mask
 
+    options: dict[str, Any] = {"grid": (2, 1, 1)}
+    options["fields"] = {"out": {"allowed_writes": own_half}, "values": {"allowed_reads": own_half}}
     with pytest.raises(AccessRuleViolation, match="out, index 3, outside of what block") as caught:
-        launch_with_fields("write_row", parameters, tensors, "out", {"allowed_writes": own_half})
+        launch_fault("write_row", parameters, tensors, **options)
     check_place(caught.value, "write", (8, 0, 0), (1, 0, 0))
     with pytest.raises(AccessRuleViolation, match=r"values, index 3, .* may read") as caught:
-        launch_with_fields("read_row", parameters, tensors, "values", {"allowed_reads": own_half})
+        launch_fault("read_row", parameters, tensors, **options)
     check_place(caught.value, "read", (8, 0, 0), (1, 0, 0))
 
 

@@ -6,9 +6,10 @@ import re
 from typing import Any
 
 import numpy as np
+import ptx_kernels
 import pytest
 from instrumented_kernels import instrument_text, launch_with_checks
-from ptx_kernels import HEAD, describe_array, pack_parameters
+from ptx_kernels import describe_array, pack_parameters
 
 from harness.kernels.check.violations import (
     DataRace,
@@ -21,17 +22,12 @@ from harness.kernels.ptx.check_values import OTHER_WIDTHS, make_checked_paramete
 from harness.kernels.ptx.instrumented_kernel import MAX_RACE_GROUPS, RaceGroup
 from harness.kernels.ptx.instrumented_races import MAY_SYNCHRONIZE, TOO_WIDE
 
-_REGISTERS = (
-    ".reg .pred %p<3>;\n.reg .b16 %rs<6>;\n.reg .b32 %r<9>;\n.reg .b64 %rd<9>;\n"
-    "ld.param.u64 %rd1, [k_param_0];\nld.param.u64 %rd2, [k_param_1];\n"
-    "mov.u32 %r1, %ctaid.x;\nmov.u32 %r2, %tid.x;\n"
-)
 _READS, _RACES = ("bounds", "uninitialized"), ("bounds", "races")
 
 
 def make_kernel(body: str) -> str:
-    head = f"{HEAD}.visible .entry k(.param .u64 k_param_0, .param .u64 k_param_1)\n{{\n"
-    return f"{head}{_REGISTERS}{body}\nret;\n}}\n"
+    """Write a kernel with the block's number in %r1 and the thread's in %r2."""
+    return ptx_kernels.make_kernel(f"mov.u32 %r1, %ctaid.x;\nmov.u32 %r2, %tid.x;\n{body}", 2)
 
 
 def make_poisoned(count: int, kind: Any) -> Any:
@@ -40,16 +36,8 @@ def make_poisoned(count: int, kind: Any) -> Any:
 
 def read_poison(body: str, source: Any, target: Any, **options: Any) -> list[Violation]:
     tensors = {"target": target, "source": source}
-    text = make_kernel(body)
-    return launch_with_checks(
-        text,
-        "k",
-        pack_parameters(target, source),
-        tensors,
-        block=(1, 1, 1),
-        checks=_READS,
-        **options,
-    )
+    parameters = pack_parameters(target, source)
+    return launch_with_checks(make_kernel(body), parameters, tensors, checks=_READS, **options)
 
 
 # Uninitialized reads
@@ -124,35 +112,21 @@ def test_reports_of_poison_leave_room_for_an_access_outside_at_the_same_place() 
     """Four threads read poison, and the fifth, which runs behind them, reads past the end."""
     source, target = make_poisoned(4, np.uint32), np.zeros(8, np.uint32)
     body = "mul.wide.u32 %rd3, %r2, 4; add.s64 %rd4, %rd2, %rd3; ld.global.u32 %r3, [%rd4];"
-    tensors = {"target": target, "source": source}
-    found = launch_with_checks(
-        make_kernel(body),
-        "k",
-        pack_parameters(target, source),
-        tensors,
-        block=(5, 1, 1),
-        checks=_READS,
-    )
-    kinds = [type(one) for one in found]
+    kinds = [type(one) for one in read_poison(body, source, target, block=(5, 1, 1))]
     assert kinds == [OutOfBounds, *[UninitializedMemory] * 4]
 
 
 # Races
 
 
-def run_race(body: str, blocks: int = 4, kind: Any = np.uint32, **given: Any) -> list[Violation]:
+def run_race(
+    body: str, blocks: int = 4, kind: Any = np.uint32, is_one: bool = False
+) -> list[Violation]:
+    """Run a kernel on two halves of an array, or on all of it by both of its parameters."""
     target = np.zeros(64, kind)
-    tensors = {"target": target, "source": given.get("source", target[32:])}
-    text = make_kernel(body)
-    return launch_with_checks(
-        text,
-        "k",
-        pack_parameters(*tensors.values()),
-        tensors,
-        grid=(blocks, 1, 1),
-        block=(1, 1, 1),
-        checks=_RACES,
-    )
+    tensors = {"target": target, "source": target if is_one else target[32:]}
+    parameters, grid = pack_parameters(*tensors.values()), (blocks, 1, 1)
+    return launch_with_checks(make_kernel(body), parameters, tensors, grid, checks=_RACES)
 
 
 _ROW = "mul.wide.u32 %rd3, %r1, 4; add.s64 %rd4, %rd1, %rd3;"
@@ -230,12 +204,7 @@ def test_values_of_each_width_are_compared(store: str, kind: Any) -> None:
 
 def test_a_tensor_that_two_parameters_name_is_one() -> None:
     body = f"{_ROW} add.u32 %r3, %r1, 1; st.global.u32 [%rd4], %r3; ld.global.u32 %r4, [%rd2];"
-    memory = np.zeros(64, np.uint32)
-    text = make_kernel(body)
-    tensors = {"target": memory, "source": memory}
-    options: dict[str, Any] = {"grid": (4, 1, 1), "block": (1, 1, 1), "checks": _RACES}
-    errors = launch_with_checks(text, "k", pack_parameters(memory, memory), tensors, **options)
-    assert "writes and block" in errors[0].headline
+    assert "writes and block" in run_race(body, is_one=True)[0].headline
     assert run_race(body) == []  # another part of the memory
 
 

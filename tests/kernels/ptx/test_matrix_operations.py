@@ -20,7 +20,7 @@ from matrix_fragments import (
     write_kernel,
     write_product,
 )
-from ptx_kernels import launch_text, pack_parameters
+from ptx_kernels import pack_parameters, run_text
 
 from harness.kernels.check.violations import (
     BarrierDivergence,
@@ -123,12 +123,17 @@ def list_rows(words: Any) -> Any:
 def test_a_lane_loads_its_elements_of_each_matrix(count: int, trans: str) -> None:
     words = draw_words()
     found = run_rows([*FILL, *CLEAR, "bar.sync 0;", load_matrices(count, trans), *KEEP], words)
-    for number, matrix in enumerate(list_rows(words)[:count]):
+    check_fragments(words, found, count, trans)
+
+
+def check_fragments(rows: Any, fragments: Any, count: int, trans: str) -> None:
+    """Check that each lane's word of a matrix holds its two elements of one row of it."""
+    for number, matrix in enumerate(list_rows(rows)[:count]):
         matrix = matrix.T if trans else matrix
         for lane in range(32):
             row, column = lane // 4, lane % 4 * 2
             low, high = int(matrix[row, column]), int(matrix[row, column + 1])
-            assert found[number, lane] == low | high << 16
+            assert fragments[number, lane] == low | high << 16
 
 
 @pytest.mark.parametrize("trans", ["", ".trans"])
@@ -139,17 +144,11 @@ def test_stored_matrices_are_loaded_again(count: int, trans: str) -> None:
     lines = [*OWN, ROW, ADD, store, *CLEAR, "bar.sync 0;", load_matrices(count, trans), *KEEP]
     found = run_rows(lines, words)
     assert np.array_equal(found[:count], words[:count])
-    rows = [f"ld.shared.b32 %d{place}, [%s+{4 * place}];" for place in range(4)]
-    lanes = [f"@%q {one}" for one in rows] if count < 4 else rows
-    kept = ["setp.lt.u32 %p, %l, 8;" if count == 1 else "setp.lt.u32 %p, %l, 16;"]
-    kept += [one.replace("%q", "%p") for one in lanes]
-    raw = run_rows([*OWN, ROW, ADD, store, *CLEAR, "bar.sync 0;", *kept, *KEEP], words)
-    for number, matrix in enumerate(list_rows(raw)[:count]):
-        matrix = matrix.T if trans else matrix
-        for lane in range(32):
-            row, column = lane // 4, lane % 4 * 2
-            low, high = int(matrix[row, column]), int(matrix[row, column + 1])
-            assert words[number, lane] == low | high << 16
+    guard = "@%p " if count < 4 else ""
+    loads = [f"setp.lt.u32 %p, %l, {8 if count == 1 else 16};"]
+    loads += [f"{guard}ld.shared.b32 %d{place}, [%s+{4 * place}];" for place in range(4)]
+    raw = run_rows([*OWN, ROW, ADD, store, *CLEAR, "bar.sync 0;", *loads, *KEEP], words)
+    check_fragments(raw, words, count, trans)
 
 
 def test_what_nobody_wrote_is_no_number_and_no_report() -> None:
@@ -201,10 +200,7 @@ def test_a_row_of_another_lane_without_an_order_is_a_race() -> None:
 
 def run_product(text: str, threads: int = 32) -> None:
     words = np.zeros((10, 32), np.uint32)
-    for error in launch_text(
-        text, pack_parameters(words, words), {"values": words}, block=(threads, 1, 1)
-    ):  # fmt: skip
-        raise error
+    run_text(text, pack_parameters(words, words), {"values": words}, block=(threads, 1, 1))
 
 
 def test_lanes_that_go_another_way_are_reported() -> None:

@@ -27,20 +27,13 @@ def test_a_missing_synchronization_is_found(
     out = np.zeros(64, np.float32)
     options: dict[str, Any] = {"block": (64, 1, 1)}
     quiet = ExecutorChecks(uninitialized=False)
-    launch_fault(f"{entry}_synchronized", pack_parameters(out, *more), {"out": out}, **options)
+    parameters = pack_parameters(out, *more)
+    launch_fault(f"{entry}_synchronized", parameters, {"out": out}, **options)
     with pytest.raises(DataRace, match=r"of block .0, 0, 0. ") as caught:
-        launch_fault(
-            f"{entry}_unsynchronized",
-            pack_parameters(out, *more),
-            {"out": out},
-            checks=quiet,
-            **options,
-        )
+        launch_fault(f"{entry}_unsynchronized", parameters, {"out": out}, checks=quiet, **options)
     check_place(caught.value, marker, thread)
     off = ExecutorChecks(races=False, uninitialized=False)
-    launch_fault(
-        f"{entry}_unsynchronized", pack_parameters(out, *more), {"out": out}, checks=off, **options
-    )
+    launch_fault(f"{entry}_unsynchronized", parameters, {"out": out}, checks=off, **options)
 
 
 def test_two_threads_that_write_different_values_race() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from matrix_fragments import write_kernel
-from ptx_kernels import launch_text, pack_parameters
+from ptx_kernels import pack_parameters, run_text
 
 from harness.kernels.check.violations import UninitializedMemory
 from harness.kernels.ptx.launch import ExecutorChecks
@@ -46,10 +46,7 @@ def run_lines(lines: list[str], writers: str, checks: ExecutorChecks = CHECKED) 
     out = np.zeros((4, 32), np.uint32)
     text = "\n".join([*WRITE, *lines]).replace("WRITERS", writers)
     kernel = write_kernel(text.splitlines(), ".reg .b32 %x<4>;\n.reg .b32 %d<4>;")
-    for error in launch_text(
-        kernel, pack_parameters(out, out), {"out": out}, block=(32, 1, 1), checks=checks
-    ):
-        raise error
+    run_text(kernel, pack_parameters(out, out), {"out": out}, block=(32, 1, 1), checks=checks)
     return out
 
 

@@ -6,19 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ptx_kernels import FOLDER, launch_text, pack_parameters
+from ptx_kernels import pack_parameters, read_compiled, run_text
 
 from harness.kernels.check.violations import UncheckableKernel
 
-SOURCE = FOLDER / "waits.cu"
-TEXT = (FOLDER / "waits.ptx").read_text().replace('"waits.cu"', f'"{SOURCE}"')
+_, TEXT = read_compiled("waits")
 
 
 def start_kernel(entry: str, parameters: bytes, tensors: dict[str, Any], **options: Any) -> None:
-    for error in launch_text(
-        TEXT, parameters, tensors, entry=entry, **{"block": (32, 1, 1), **options}
-    ):
-        raise error
+    run_text(TEXT, parameters, tensors, entry=entry, **{"block": (32, 1, 1), **options})
 
 
 def source_lane(mode: str, lane: int, distance: int, width: int) -> int:
