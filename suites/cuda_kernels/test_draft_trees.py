@@ -120,8 +120,8 @@ def check_built_trees(
         positions = torch.empty(requests * size, dtype=torch.int64, device=device)
         links = [torch.full((requests, size), -1, device=device) for _ in range(3)]
         build(
-            torch.tensor([one.parents for one in drafts], device=device),
-            torch.tensor([one.chosen for one in drafts], device=device),
+            torch.tensor([draft.parents for draft in drafts], device=device),
+            torch.tensor([draft.chosen for draft in drafts], device=device),
             torch.tensor(lengths, device=device),
             mask,
             positions,

@@ -112,7 +112,7 @@ class CardLaunch:
 
     def _describe_element(self, report: DeviceReport, site: InstrumentedSite) -> str:
         targets = [self.targets[root] for root in site.roots if root in self.targets]
-        inside = [one for one in targets if one.base <= report.address < one.end]
+        inside = [target for target in targets if target.base <= report.address < target.end]
         if not inside:
             return f"address {report.address:#x}"
         return describe_element(report.address - inside[0].base, inside[0].name, inside[0])

@@ -81,7 +81,7 @@ def _run_ptxas(words: list[str]) -> tuple[int, dict[str, int]]:
     """Run ptxas; return its code, and the registers of each kernel."""
     done = subprocess.run([*words, "-v"], stderr=subprocess.PIPE, text=True, errors="replace")
     lines = done.stderr.splitlines(keepends=True)
-    sys.stderr.write("".join(one for one in lines if not _INFORMATION.match(one)))
+    sys.stderr.write("".join(line for line in lines if not _INFORMATION.match(line)))
     return done.returncode, {name: int(count) for name, count in _REGISTERS.findall(done.stderr)}
 
 

@@ -88,7 +88,9 @@ class CheckedToolkit:
         environment["CUDA_HOME"] = environment["CUDA_PATH"] = str(self.home)
         path = environment.get("PATH", os.defpath).split(os.pathsep)
         first = str(self.home / "bin")
-        environment["PATH"] = os.pathsep.join([first, *(one for one in path if one != first)])
+        environment["PATH"] = os.pathsep.join(
+            [first, *(folder for folder in path if folder != first)]
+        )
         for name, folder in _CACHE_VARIABLES.items():
             environment[name] = str(self.folder / "builds" / folder)
         flags = environment.get(_FLAGS_VARIABLE, "").split()
@@ -105,8 +107,8 @@ class CheckedToolkit:
                 environment[name] = value
         path, first = environment.get("PATH"), str(self.home / "bin")
         if path is not None:
-            kept = [one for one in path.split(os.pathsep) if one != first]
-            environment["PATH"] = os.pathsep.join(kept)
+            folders = [folder for folder in path.split(os.pathsep) if folder != first]
+            environment["PATH"] = os.pathsep.join(folders)
 
 
 def find_cuda_home(environment: MutableMapping[str, str]) -> Path | None:

@@ -242,8 +242,8 @@ def _answer_stream_queries() -> None:
         ctypes.string_at(address, 8 * _FIELD_COUNT)
     )
     table[_FIELD_COUNT - 1] = cudart.get_stream_function()
-    _kept.append(table)
+    _tables.append(table)
     tensor.__dlpack_c_exchange_api__ = make(ctypes.addressof(table), _CAPSULE_NAME, None)
 
 
-_kept: list[Any] = []
+_tables: list[Any] = []  # which tvm-ffi points at

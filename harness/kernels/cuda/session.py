@@ -71,8 +71,10 @@ class CheckedRunner:
         self._launches.begin_launch(logged, self._memory)
         try:
             allocations = tuple(
-                _add_declarations(one, self._memory.find_storage(call.tensors[one.name]))
-                for one in launch.allocations
+                _add_declarations(
+                    allocation, self._memory.find_storage(call.tensors[allocation.name])
+                )
+                for allocation in launch.allocations
             )
 
             def find_allocation(address: int) -> Allocation | None:

@@ -49,8 +49,8 @@ def build_mbarrier_functions() -> str:
     pending = code.let(f"select i1 {complete}, i64 {expected}, i64 {pending}")
     new = phase
     for value, start in ((expected, _EXPECTED), (pending, _PENDING)):
-        kept = code.let(f"and i64 {value}, {_COUNT_MASK}")
-        new = code.let(f"or i64 {new}, {code.let(f'shl i64 {kept}, {start}')}")
+        count = code.let(f"and i64 {value}, {_COUNT_MASK}")
+        new = code.let(f"or i64 {new}, {code.let(f'shl i64 {count}, {start}')}")
     new = code.let(f"or i64 {new}, {code.let(f'shl i64 {to_come}, {_BYTES}')}")
     code.store("i64", new, place)
     code.emit(f"ret i64 {old}")
@@ -184,13 +184,16 @@ def _emit_small_copy(code: ThreadCode, instruction: Instruction) -> None:
     origin = emit_space_address(code, instruction, 1, "global")
     buffer = code.alloca(f"[{size} x i8]")
     code.store(f"i{8 * size}", "0", f"{buffer}, align 1")
-    given = instruction.operands[3] if len(instruction.operands) > 3 else None
-    if given is not None and given.type.bits == 1:
+    source_size = instruction.operands[3] if len(instruction.operands) > 3 else None
+    if source_size is not None and source_size.type.bits == 1:
         raise instruction.refuse("a predicate")
-    if given is None or (given.type.bits == 64 and code.constant_of(given) is None):
+    is_policy = (
+        source_size and source_size.type.bits == 64 and code.constant_of(source_size) is None
+    )
+    if source_size is None or is_policy:  # of the cache
         count = str(size)
     else:
-        count = code.resize(code.get(given, 32), 32, 64)
+        count = code.resize(code.get(source_size, 32), 32, 64)
         count = code.call_intrinsic("umin", "i64", count, size)
     with code.when(code.is_nonzero(count)):
         emit_check(code, instruction, "read", origin, count, source)
@@ -200,8 +203,12 @@ def _emit_small_copy(code: ThreadCode, instruction: Instruction) -> None:
     emit_begin(code, to, size)
 
 
+def _is_cache_policy(code: ThreadCode, operand: IRValue) -> bool:
+    return operand.type.bits == 64 and code.constant_of(operand) is None
+
+
 def _emit_bulk_copy(code: ThreadCode, instruction: Instruction) -> None:
-    names = (one.partition("::")[0] for one in instruction.modifiers)
+    names = (modifier.partition("::")[0] for modifier in instruction.modifiers)
     spaces = [name for name in names if name in ("shared", "global")]
     if len(spaces) != 2:
         raise instruction.refuse()
@@ -212,7 +219,7 @@ def _emit_bulk_copy(code: ThreadCode, instruction: Instruction) -> None:
     source = code.to_pointer(origin)
     emit_check(code, instruction, "write", to, size, instruction.operands[0], new_bytes=source)
     code.copy_bytes(code.to_pointer(to), source, size)
-    if any(one.startswith("mbarrier::") for one in instruction.modifiers):
+    if any(modifier.startswith("mbarrier::") for modifier in instruction.modifiers):
         barrier = emit_space_address(code, instruction, 3, "shared")
         emit_check(code, instruction, "peek", barrier, 8, instruction.operands[3])
         _change_barrier(code, barrier, count=code.let(f"sub i64 0, {size}"))

@@ -50,7 +50,7 @@ def find_targets(
     that an earlier one points at, may be that tensor's: it has no memory here.
     """
     values = struct.unpack_from(f"<{len(parameters) // 8}Q", parameters)
-    starts = {one.base for one in allocations if one.size}
+    starts = {allocation.base for allocation in allocations if allocation.size}
     is_moved = not starts.issubset(values)
     found: dict[int, Allocation] = {}
     for root in roots:
@@ -69,17 +69,17 @@ def _find_target(
     find_allocation: Callable[[int], Allocation | None],
 ) -> Allocation | None:
     """Find the tensor that starts at a pointer, else one around it, else one that ends there."""
-    at_start = [one for one in allocations if one.base == value]
+    at_start = [allocation for allocation in allocations if allocation.base == value]
     if at_start:
         return max(at_start, key=lambda one: one.size)
-    around = [one for one in allocations if one.base <= value < one.end]
+    around = [allocation for allocation in allocations if allocation.base <= value < allocation.end]
     if around:
         return min(around, key=lambda one: one.size)
     if value in _DEVICE_ADDRESSES:
         known = find_allocation(value)
         if known is not None:
             return known
-    return next((one for one in allocations if one.end == value), None)
+    return next((allocation for allocation in allocations if allocation.end == value), None)
 
 
 def make_checked_parameters(
@@ -98,7 +98,7 @@ def make_checked_parameters(
     `shadow`: the addresses of the launch's number and of the tables; None without race checks.
     `is_from_empty`: whether memory is from `torch.empty`, so that poison in it is no value.
     """
-    listed = [one.roots for one in kernel.sites] + [one.roots for one in kernel.race_groups]
+    listed = [site.roots for site in kernel.sites] + [group.roots for group in kernel.race_groups]
     roots = sorted({root for each in listed for root in each})
     targets = find_targets(roots, parameters, allocations, find_allocation)
     pointers = {
@@ -160,9 +160,9 @@ class _AliasedGroups:
         for number, group in enumerate(self._groups):
             others = [one for one in self._list_overlapping(number) if one.piece == group.piece]
             bit = 1 << min(number, MAX_RACE_GROUPS - 1)
-            if any("write" in one.verbs for one in others):
+            if any("write" in other.verbs for other in others):
                 mask |= bit
-            if "write" in group.verbs and any("read" in one.verbs for one in others):
+            if "write" in group.verbs and any("read" in other.verbs for other in others):
                 mask |= bit << MAX_RACE_GROUPS
         return mask
 

@@ -16,7 +16,7 @@ _TYPES = (NUMBER_TYPES | {*_FLOAT8, _FLOAT4}) - {"pred"}
 def emit_conversion(code: ThreadCode, instruction: Instruction) -> None:
     if instruction.opcode == "cvt" and instruction.has("relu", "rs", "tf32", "pack"):
         raise instruction.refuse()
-    kinds = [one for one in instruction.modifiers if one in _TYPES]
+    kinds = [modifier for modifier in instruction.modifiers if modifier in _TYPES]
     if len(kinds) != 2:
         raise instruction.refuse()
     target, source = kinds
@@ -69,12 +69,12 @@ def convert_float(
     code: ThreadCode, instruction: Instruction, name: str, source: str, target: str
 ) -> str:
     """Convert a float to another float type; the result of bfloat16 is its float32, not rounded."""
-    ours, theirs = LLVM_FLOATS[source], LLVM_FLOATS[target]
+    llvm, target_llvm = LLVM_FLOATS[source], LLVM_FLOATS[target]
     if source == "f32" and instruction.has("ftz"):
         name = code.let(f"call float @flush(float {name})")
     integral = instruction.find(*_TO_INTEGER)
     if integral is not None:
-        name = code.call_intrinsic(_TO_INTEGER[integral], ours, name)
+        name = code.call_intrinsic(_TO_INTEGER[integral], llvm, name)
     narrower = bits_of_type(target) < bits_of_type(source)
     if (source, target) == ("f64", "f32"):
         direction = find_direction(instruction, target)
@@ -84,15 +84,15 @@ def convert_float(
         raise instruction.refuse("only rounding to the nearest and to zero")
     if narrower and instruction.has("rz"):
         name = _round_to_zero(code, instruction, name, source, target)
-    elif ours != theirs:
-        if ours == "double" and target in ("f16", "bf16"):
-            name, ours = code.let(f"call float @narrow_odd(double {name})"), "float"
+    elif llvm != target_llvm:
+        if llvm == "double" and target in ("f16", "bf16"):
+            name, llvm = code.let(f"call float @narrow_odd(double {name})"), "float"
         order = ("half", "float", "double")
-        if ours != theirs:
-            verb = "fpext" if order.index(ours) < order.index(theirs) else "fptrunc"
-            name = code.let(f"{verb} {ours} {name} to {theirs}")
+        if llvm != target_llvm:
+            verb = "fpext" if order.index(llvm) < order.index(target_llvm) else "fptrunc"
+            name = code.let(f"{verb} {llvm} {name} to {target_llvm}")
     if instruction.has("sat"):
-        name = saturate_float(code, name, theirs)
+        name = saturate_float(code, name, target_llvm)
     if target == "f32" and instruction.has("ftz"):
         name = code.let(f"call float @flush(float {name})")
     return name

@@ -183,9 +183,9 @@ class PtxModule:
         lowered = compiled.lowered
         limit = launch.max_shared_bytes or _SHARED_LIMIT - lowered.shared_size
         if launch.shared_bytes > limit:
-            wanted = f"{launch.shared_bytes} bytes of shared memory"
+            size = f"{launch.shared_bytes} bytes of shared memory"
             own = f" beside its own {lowered.shared_size}" if lowered.shared_size else ""
-            return [LaunchRefused(f"{launch.name}: {wanted}{own}, and its limit is {limit}")]
+            return [LaunchRefused(f"{launch.name}: {size}{own}, and its limit is {limit}")]
         memory = LaunchMemory(
             launch, lowered, checks, self._list_addresses(lowered), compiled.thread_function
         )

@@ -138,20 +138,15 @@ def _emit_fma(code: ThreadCode, instruction: Instruction, kind: str, values: lis
 def _emit_division(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
     llvm = LLVM_FLOATS[kind]
     direction = find_direction(instruction, kind)
+    dividend, divisor = values if instruction.opcode == "div" else ("1.0", *values)
     if direction is None:
-        return code.let(f"fdiv {llvm} {values[0]}, {values[1]}")
-    left, right = _widen_values(code, values, llvm)
+        return code.let(f"fdiv {llvm} {dividend}, {divisor}")
+    left, right = _widen_values(code, [dividend, divisor], llvm)
     quotient = code.let(f"fdiv double {left}, {right}")
     minus = code.let(f"fneg double {quotient}")
     rest = code.call_intrinsic("fma", "double", minus, right, left)
     rest = code.let(f"fmul double {rest}, {right}")  # of the quotient's own sign
     return round_directed(code, quotient, direction, rest)
-
-
-def _emit_reciprocal(
-    code: ThreadCode, instruction: Instruction, kind: str, values: list[str]
-) -> str:
-    return _emit_division(code, instruction, kind, ["1.0", *values])
 
 
 def _emit_root(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
@@ -188,34 +183,22 @@ def _emit_minimum(code: ThreadCode, instruction: Instruction, kind: str, values:
     return code.call_intrinsic(name, LLVM_FLOATS[kind], *values)
 
 
-def _emit_neg(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
-    return code.let(f"fneg {LLVM_FLOATS[kind]} {values[0]}")
-
-
-def _emit_abs(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
-    return code.call_intrinsic("fabs", LLVM_FLOATS[kind], *values)
-
-
-def _emit_copysign(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
-    """PTX gives the sign's source first."""
-    return code.call_intrinsic("copysign", LLVM_FLOATS[kind], values[1], values[0])
+def _emit_sign(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
+    llvm = LLVM_FLOATS[kind]
+    if instruction.opcode == "neg":
+        return code.let(f"fneg {llvm} {values[0]}")
+    if instruction.opcode == "abs":
+        return code.call_intrinsic("fabs", llvm, *values)
+    return code.call_intrinsic("copysign", llvm, values[1], values[0])  # PTX has the sign first
 
 
 FLOAT_OPERATIONS: dict[str, FloatEmitter] = {
-    "add": _make_arithmetic_emitter("fadd"),
-    "sub": _make_arithmetic_emitter("fsub"),
-    "mul": _make_arithmetic_emitter("fmul"),
-    "fma": _emit_fma,
-    "mad": _emit_fma,
-    "div": _emit_division,
-    "rcp": _emit_reciprocal,
-    "sqrt": _emit_root,
-    "rsqrt": _emit_root,
-    "min": _emit_minimum,
-    "max": _emit_minimum,
-    "neg": _emit_neg,
-    "abs": _emit_abs,
-    "copysign": _emit_copysign,
+    **{verb: _make_arithmetic_emitter(f"f{verb}") for verb in ("add", "sub", "mul")},
+    **dict.fromkeys(("fma", "mad"), _emit_fma),
+    **dict.fromkeys(("div", "rcp"), _emit_division),
+    **dict.fromkeys(("sqrt", "rsqrt"), _emit_root),
+    **dict.fromkeys(("min", "max"), _emit_minimum),
+    **dict.fromkeys(("neg", "abs", "copysign"), _emit_sign),
     **dict.fromkeys(_LIBRARY, _emit_library),
 }
 

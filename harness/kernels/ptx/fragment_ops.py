@@ -125,9 +125,9 @@ def emit_matrix_store(
     count = _count_matrices(instruction)
     pointer, *values = instruction.operands
     words = [code.get(value, 32) for value in values]
-    follows = any(code.has_companion(one, "u") for one in values)
+    follows = any(code.has_companion(value, "u") for value in values)
     if follows:
-        flags = [code.join_companions([one], "u") for one in values]
+        flags = [code.join_companions([value], "u") for value in values]
         bits = [code.let(f"icmp ne i32 {one}, 0") for one in flags]
         words += [code.let(f"zext i1 {one} to i32") for one in bits]
     wait_for_warp(code, instruction, living, words)

@@ -63,15 +63,19 @@ class GlobalAccesses:
 
     def _read_statement(self, statement: PtxStatement) -> GlobalAccess | None:
         opcode, modifiers = statement.opcode, statement.modifiers
-        spaces = {one.partition("::")[0] for one in modifiers}
+        spaces = {modifier.partition("::")[0] for modifier in modifiers}
         if opcode in _VERBS:
             if spaces & {"shared", "local", "param", "const"}:
                 return None
             operands = split_statement(statement)[1]
             kind = next(
-                one for one in reversed(modifiers) if re.fullmatch(r"(b|u|s|f|bf)\d+(x2)?", one)
+                modifier
+                for modifier in reversed(modifiers)
+                if re.fullmatch(r"(b|u|s|f|bf)\d+(x2)?", modifier)
             )
-            count = next((int(one[1:]) for one in modifiers if re.fullmatch(r"v\d", one)), 1)
+            count = next(
+                (int(modifier[1:]) for modifier in modifiers if re.fullmatch(r"v\d", modifier)), 1
+            )
             part = bits_of_type(kind) // 8
             values = tuple(split_group(operands[1])) if opcode == "st" else ()
             return self._make_access(
@@ -81,13 +85,13 @@ class GlobalAccesses:
             if "global" not in modifiers:
                 return None  # of a group
             size = parse_number(statement.operands[2])
-            given = statement.operands[3] if len(statement.operands) > 3 else ""
-            if is_number(given) if given else False:
-                size, given = parse_number(given), ""
-            if given and self._kernel.register_types.get(given) in (None, "b64", "pred"):
-                given = ""  # a cache policy, or a mask that ignores the source
+            dynamic_size = statement.operands[3] if len(statement.operands) > 3 else ""
+            if is_number(dynamic_size):
+                size, dynamic_size = parse_number(dynamic_size), ""
+            if self._kernel.register_types.get(dynamic_size) in (None, "b64", "pred"):
+                dynamic_size = ""  # a cache policy, or a mask that ignores the source
             return self._make_access(
-                statement, "read", statement.operands[1], size, size, dynamic_size=given
+                statement, "read", statement.operands[1], size, size, dynamic_size=dynamic_size
             )
         if opcode in ("multimem", "cp") and ("global" in modifiers or opcode == "multimem"):
             self.unchecked[_BULK if opcode == "cp" else "it is multimem"] += 1
@@ -116,7 +120,7 @@ class GlobalAccesses:
     def _find_reason(self, access: GlobalAccess) -> str | None:
         """Return why an access is not checked, "" if it is; None if it is none of global memory."""
         roots = self._roots.find(access.base)
-        spaces = {one.partition("::")[0] for one in access.statement.modifiers}
+        spaces = {modifier.partition("::")[0] for modifier in access.statement.modifiers}
         is_generic = "global" not in spaces
         if is_generic and roots.elsewhere == {ON_CHIP} and not roots.parameters:
             return None

@@ -31,7 +31,7 @@ class Instruction:
 
     @property
     def types(self) -> list[str]:
-        return [one for one in self.modifiers if one in NUMBER_TYPES]
+        return [modifier for modifier in self.modifiers if modifier in NUMBER_TYPES]
 
     @property
     def type(self) -> str:
@@ -47,10 +47,10 @@ class Instruction:
         return self.operation.results
 
     def has(self, *modifiers: str) -> bool:
-        return any(one in self.modifiers for one in modifiers)
+        return any(modifier in self.modifiers for modifier in modifiers)
 
     def find(self, *modifiers: str) -> str | None:
-        return next((one for one in modifiers if one in self.modifiers), None)
+        return next((modifier for modifier in modifiers if modifier in self.modifiers), None)
 
     def refuse(self, why: str = "") -> UnsupportedPtx:
         return UnsupportedPtx(f"{self.name}{f' ({why})' if why else ''}")

@@ -90,7 +90,7 @@ def instrument_module(text: str, checks: tuple[str, ...]) -> InstrumentedPtx:
     parts, position = [], 0
     for name, each in module.heads.items():
         head, start, end = each.positions
-        layout = tuple((one.offset, one.size) for one in each.parameters)
+        layout = tuple((parameter.offset, parameter.size) for parameter in each.parameters)
         result = kernels[name] = InstrumentedKernel(name, layout)
         try:
             kernel = module.read_kernel(name)
@@ -153,7 +153,7 @@ class _KernelRewriter:
     def _prepare_races(self, module: PtxText) -> None:
         groups = instrumented_races.group_accesses(self._accesses.values())
         has_writes = any("write" in group.verbs for group in groups)
-        wide = sum(not instrumented_races.is_checked(one) for one in self._accesses.values())
+        wide = sum(not instrumented_races.is_checked(value) for value in self._accesses.values())
         if not has_writes and not wide:
             return
         if instrumented_races.may_synchronize_blocks(module, self._kernel):
@@ -188,7 +188,9 @@ class _KernelRewriter:
 
     @property
     def _parameter_bytes(self) -> int:
-        own = max((one.offset + one.size for one in self._kernel.parameters), default=0)
+        own = max(
+            (parameter.offset + parameter.size for parameter in self._kernel.parameters), default=0
+        )
         return own + 8 + self.result.check_bytes
 
     def _rewrite_statement(self, place: int, span: StatementSpan, text: str) -> str:

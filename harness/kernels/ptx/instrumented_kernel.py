@@ -87,7 +87,7 @@ class InstrumentedKernel:
 
 
 def write_kernels(file: Path, kernels: dict[str, InstrumentedKernel]) -> None:
-    write_atomically(file, json.dumps([asdict(one) for one in kernels.values()]))
+    write_atomically(file, json.dumps([asdict(value) for value in kernels.values()]))
 
 
 def read_kernels(file: Path) -> dict[str, InstrumentedKernel]:

@@ -98,7 +98,7 @@ class OverflowInstrumentation:
     def rewrite(self, statement: PtxStatement, texts: dict[str, str]) -> StatementCode:
         """Return the code around a statement; `texts` are its registers as its scope has them."""
         results, operands = split_statement(statement)
-        followed = [one for one in results if one in self.signs or one in self.wide]
+        followed = [result for result in results if result in self.signs or result in self.wide]
         if not followed:
             return StatementCode()
         code = _Code(statement, texts, self)
@@ -312,9 +312,9 @@ class _Code:
                 else:
                     self.after.append("max.u32 %ufn0, %ufn0, %ufn1;")
             parts += ["%ufn0"] * bool(followed)
-        states = [self._state(one) for one in values if one in self._owner.wide]
+        states = [self._state(value) for value in values if value in self._owner.wide]
         if self._opcode == "selp":
-            both = [self._state(one) if one in self._owner.wide else "0" for one in values]
+            both = [self._state(value) if value in self._owner.wide else "0" for value in values]
             self.after.append(f"selp.b32 {state}, {both[0]}, {both[1]}, {self._text(operands[2])};")
             return
         if self._opcode not in _VALUE_COUNT:

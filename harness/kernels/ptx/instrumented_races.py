@@ -76,7 +76,7 @@ def group_accesses(accesses: Iterable[GlobalAccess]) -> list[RaceGroup]:
         if not is_checked(access):
             continue
         roots, size, verbs = set(access.roots), access.size, {access.verb}
-        for other in [one for one in groups if roots.intersection(one.roots)]:
+        for other in [group for group in groups if roots.intersection(group.roots)]:
             groups.remove(other)
             roots |= set(other.roots)
             verbs |= set(other.verbs)

@@ -47,7 +47,7 @@ class IntegerBounds:
             return _SIZES.get(kinds[-1]) if kinds[:1] in (["u32"], ["s32"]) else None
         if not kinds or kinds[-1] not in ("b32", "u32", "s32"):
             return None
-        operands = [self.find_largest(one, depth) for one in instruction.operands]
+        operands = [self.find_largest(operand, depth) for operand in instruction.operands]
         return self._combine(opcode, kinds[-1], operands, instruction.operands)
 
     def _find_special(self, register: str) -> int | None:
@@ -58,7 +58,7 @@ class IntegerBounds:
     def _combine(
         self, opcode: str, kind: str, largest: list[int], operands: tuple[IRValue, ...]
     ) -> int | None:
-        constants = [self._get_constant(one) for one in operands]
+        constants = [self._get_constant(operand) for operand in operands]
         has_sign = kind == "s32" and largest[0] >> 31
         match opcode:
             case "mov" if len(operands) == 1:

@@ -27,45 +27,44 @@ def _get_all(code: ThreadCode, instruction: Instruction, bits: int) -> list[str]
     return [code.get(value, bits) for value in instruction.operands]
 
 
-def _make_binary_emitter(verb: str) -> Emitter:
-    def emit(code: ThreadCode, instruction: Instruction) -> None:
-        kind = instruction.type
-        bits = bits_of_type(kind)
-        if instruction.has("cc", "sat"):
-            raise instruction.refuse()
-        left, right = _get_all(code, instruction, bits)
-        result = code.let(f"{verb} i{bits} {left}, {right}")
-        code.set(instruction.results[0], result, bits, kind[0] == "s")
+# Instructions whose operands and result have one type: N is its bits, S `s` or `u` by its sign.
+_EXPRESSIONS = {
+    "add": "add iN {0}, {1}",
+    "sub": "sub iN {0}, {1}",
+    "and": "and iN {0}, {1}",
+    "or": "or iN {0}, {1}",
+    "xor": "xor iN {0}, {1}",
+    "not": "xor iN {0}, -1",
+    "neg": "sub iN 0, {0}",
+    "min": "call iN @llvm.Smin.iN(iN {0}, iN {1})",
+    "max": "call iN @llvm.Smax.iN(iN {0}, iN {1})",
+    "div": "call iN @SdivN(iN {0}, iN {1})",
+    "rem": "call iN @SremN(iN {0}, iN {1})",
+    "abs": "call iN @llvm.abs.iN(iN {0}, i1 false)",
+    "popc": "call iN @llvm.ctpop.iN(iN {0})",
+    "clz": "call iN @llvm.ctlz.iN(iN {0}, i1 false)",
+    "brev": "call iN @llvm.bitreverse.iN(iN {0})",
+}
 
-    return emit
+
+def _emit_expression(code: ThreadCode, instruction: Instruction) -> None:
+    kind = instruction.type
+    bits, is_signed = bits_of_type(kind), kind[0] == "s"
+    if instruction.has("cc", "sat", "relu") or kind.endswith("x2"):
+        raise instruction.refuse()
+    expression = _EXPRESSIONS[instruction.opcode].replace("N", str(bits))
+    expression = expression.replace("S", "s" if is_signed else "u")
+    result = code.let(expression.format(*_get_all(code, instruction, bits)))
+    code.set(instruction.results[0], result, bits, is_signed and instruction.opcode != "popc")
 
 
-def _emit_add(code: ThreadCode, instruction: Instruction) -> None:
+def _emit_sum(code: ThreadCode, instruction: Instruction) -> None:
     if instruction.has("sat"):
         operands = _get_all(code, instruction, 32)
         result = code.call_intrinsic(f"s{instruction.opcode}.sat", "i32", *operands)
         code.set(instruction.results[0], result, 32)
         return
-    _make_binary_emitter(instruction.opcode)(code, instruction)
-
-
-def _emit_minimum(code: ThreadCode, instruction: Instruction) -> None:
-    kind = instruction.type
-    bits = bits_of_type(kind)
-    if instruction.has("relu") or kind.endswith("x2"):
-        raise instruction.refuse()
-    name = f"{'s' if kind[0] == 's' else 'u'}{instruction.opcode}"
-    result = code.call_intrinsic(name, f"i{bits}", *_get_all(code, instruction, bits))
-    code.set(instruction.results[0], result, bits)
-
-
-def _emit_division(code: ThreadCode, instruction: Instruction) -> None:
-    kind = instruction.type
-    bits = bits_of_type(kind)
-    left, right = _get_all(code, instruction, bits)
-    name = f"{'s' if kind[0] == 's' else 'u'}{instruction.opcode}{bits}"
-    result = code.let(f"call i{bits} @{name}(i{bits} {left}, i{bits} {right})")
-    code.set(instruction.results[0], result, bits)
+    _emit_expression(code, instruction)
 
 
 def emit_product(
@@ -147,37 +146,6 @@ def _emit_funnel_shift(code: ThreadCode, instruction: Instruction) -> None:
     code.set(instruction.results[0], code.let(f"trunc i64 {both} to i32"), 32)
 
 
-def _emit_not(code: ThreadCode, instruction: Instruction) -> None:
-    bits = bits_of_type(instruction.type)
-    value = code.get(instruction.operands[0], bits)
-    mask = "true" if bits == 1 else "-1"
-    code.set(instruction.results[0], code.let(f"xor i{bits} {value}, {mask}"), bits)
-
-
-def _emit_neg(code: ThreadCode, instruction: Instruction) -> None:
-    bits = bits_of_type(instruction.type)
-    value = code.get(instruction.operands[0], bits)
-    code.set(instruction.results[0], code.let(f"sub i{bits} 0, {value}"), bits)
-
-
-def _emit_abs(code: ThreadCode, instruction: Instruction) -> None:
-    bits = bits_of_type(instruction.type)
-    value = code.get(instruction.operands[0], bits)
-    call = f"call i{bits} @llvm.abs.i{bits}(i{bits} {value}, i1 false)"
-    code.set(instruction.results[0], code.let(call), bits)
-
-
-def _emit_bit_count(code: ThreadCode, instruction: Instruction) -> None:
-    bits = bits_of_type(instruction.type)
-    value = code.get(instruction.operands[0], bits)
-    intrinsic = {
-        "popc": f"call i{bits} @llvm.ctpop.i{bits}(i{bits} {value})",
-        "clz": f"call i{bits} @llvm.ctlz.i{bits}(i{bits} {value}, i1 false)",
-        "brev": f"call i{bits} @llvm.bitreverse.i{bits}(i{bits} {value})",
-    }[instruction.opcode]
-    code.set(instruction.results[0], code.let(intrinsic), bits)
-
-
 def _emit_bfind(code: ThreadCode, instruction: Instruction) -> None:
     kind = instruction.type
     bits = bits_of_type(kind)
@@ -195,8 +163,8 @@ def _emit_bfind(code: ThreadCode, instruction: Instruction) -> None:
 
 def _get_field(code: ThreadCode, operands: Sequence[IRValue], bits: int) -> list[str]:
     """Return the start and the length of a field of bits: 8 bits each, at most the width."""
-    values = [code.let(f"and i32 {code.get(one, 32)}, 255") for one in operands]
-    return [code.call_intrinsic("umin", "i32", one, bits) for one in values]
+    values = [code.let(f"and i32 {code.get(operand, 32)}, 255") for operand in operands]
+    return [code.call_intrinsic("umin", "i32", value, bits) for value in values]
 
 
 def _emit_bfe(code: ThreadCode, instruction: Instruction) -> None:
@@ -286,7 +254,7 @@ def _emit_sad(code: ThreadCode, instruction: Instruction) -> None:
 
 def _emit_dot_product(code: ThreadCode, instruction: Instruction) -> None:
     """`dp4a`: four products of bytes; `dp2a`: two halves of a by two bytes of b."""
-    kinds = [one for one in instruction.modifiers if one in ("u32", "s32")]
+    kinds = [modifier for modifier in instruction.modifiers if modifier in ("u32", "s32")]
     a, b, total = (code.get(value, 32) for value in instruction.operands)
     count, wide = (4, 8) if instruction.opcode == "dp4a" else (2, 16)
     first = 2 if instruction.opcode == "dp2a" and instruction.has("hi") else 0
@@ -315,35 +283,19 @@ def _emit_bmsk(code: ThreadCode, instruction: Instruction) -> None:
 
 
 INTEGER_OPERATIONS: dict[str, Emitter] = {
-    "add": _emit_add,
-    "sub": _emit_add,
+    **dict.fromkeys(_EXPRESSIONS, _emit_expression),
+    **dict.fromkeys(("add", "sub"), _emit_sum),
     "mul": _emit_mul,
     "mad": _emit_mad,
-    "mul24": _emit_mul24,
-    "mad24": _emit_mul24,
-    "div": _emit_division,
-    "rem": _emit_division,
-    "min": _emit_minimum,
-    "max": _emit_minimum,
-    "and": _make_binary_emitter("and"),
-    "or": _make_binary_emitter("or"),
-    "xor": _make_binary_emitter("xor"),
-    "not": _emit_not,
-    "neg": _emit_neg,
-    "abs": _emit_abs,
-    "shl": _emit_shift,
-    "shr": _emit_shift,
+    **dict.fromkeys(("mul24", "mad24"), _emit_mul24),
+    **dict.fromkeys(("shl", "shr"), _emit_shift),
     "shf": _emit_funnel_shift,
-    "popc": _emit_bit_count,
-    "clz": _emit_bit_count,
-    "brev": _emit_bit_count,
     "bfind": _emit_bfind,
     "bfe": _emit_bfe,
     "bfi": _emit_bfi,
     "prmt": _emit_prmt,
     "lop3": _emit_lop3,
     "sad": _emit_sad,
-    "dp4a": _emit_dot_product,
-    "dp2a": _emit_dot_product,
+    **dict.fromkeys(("dp4a", "dp2a"), _emit_dot_product),
     "bmsk": _emit_bmsk,
 }

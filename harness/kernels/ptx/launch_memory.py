@@ -83,7 +83,7 @@ class LaunchMemory:
         self.report = np.zeros(len(PtxReportField), dtype=np.int64)
         self.overflows = BUFFERS.overflows
         self._find = _FIND_SIGNATURE(self._find_region)
-        self._kept: list[Any] = []
+        self._arrays: list[Any] = []  # whose addresses the tables hold
         self._fill_context(variable_addresses, thread_function)
 
     # Regions
@@ -169,7 +169,7 @@ class LaunchMemory:
         ordinals = [x + width * (y + height * z) for x, y, z in launch.chosen_blocks]
         chosen = np.array([*ordinals, 0], dtype=np.int64)
         self.extents = np.zeros(len(lowered.sites) + 1, dtype=np.int64)
-        self._kept += [parameters, slots, variables, barriers, chosen]
+        self._arrays += [parameters, slots, variables, barriers, chosen]
         exchanges, _ = BUFFERS.reserve("exchanges", self.threads * EXCHANGE_BYTES)
         values = {
             ContextField.GRID_X: launch.grid[0],

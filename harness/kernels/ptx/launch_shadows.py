@@ -60,7 +60,7 @@ class LaunchShadows:
         self._copies_to_shared = lowered.copies_to_shared
         self._granule = _smallest_exponent(lowered.access_sizes)
         self._shared_granule = _smallest_exponent(lowered.shared_access_sizes)
-        self._kept: list[Any] = []  # arrays whose addresses are in the regions
+        self._arrays: list[Any] = []  # arrays whose addresses are in the regions
         self.shared_uninitialized = 0
         self.copies = 0  # the table of asynchronous copies into shared memory
         self._clusters: list[tuple[int, int, int, int]] = []  # start, end, writers, readers
@@ -90,11 +90,11 @@ class LaunchShadows:
             self._shared_shadow = get_pool().allocate((size >> self._shared_granule) + 2)
         if self._checks.races and self._copies_to_shared and size:
             table = np.zeros((size >> GRANULE_BITS) + 4, dtype=np.uint64)
-            self._kept.append(table)
+            self._arrays.append(table)
             self.copies = int(table.ctypes.data)
         if self._checks.uninitialized and size:
             shadow = np.ones(size + 16, dtype=np.uint8)
-            self._kept.append(shadow)
+            self._arrays.append(shadow)
             self.shared_uninitialized = int(shadow.ctypes.data)
 
     def fill_region(self, row: Any, space: RegionSpace, allocation: Allocation | None) -> None:
@@ -143,9 +143,9 @@ class LaunchShadows:
             None if mask is None else np.ascontiguousarray(mask, dtype=np.uint8) for mask in masks
         ]
         table = np.array(
-            [0 if one is None else int(one.ctypes.data) for one in arrays], dtype=np.uint64
+            [0 if array is None else int(array.ctypes.data) for array in arrays], dtype=np.uint64
         )
-        self._kept += [table, *arrays]
+        self._arrays += [table, *arrays]
         return int(table.ctypes.data)
 
 

@@ -22,7 +22,7 @@ class PtxFunction(LlvmFunction):
 
     def call_intrinsic(self, name: str, kind: str, *operands: int | str) -> str:
         """Call LLVM's function of this name on operands of one type, the result's as well."""
-        listed = ", ".join(f"{kind} {one}" for one in operands)
+        listed = ", ".join(f"{kind} {operand}" for operand in operands)
         return self.let(f"call {kind} @llvm.{name}.{_FLOAT_SUFFIXES.get(kind, kind)}({listed})")
 
     def join_conditions(self, *conditions: str) -> str:

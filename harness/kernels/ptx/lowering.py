@@ -121,11 +121,11 @@ class PtxLowering:
             living = find_live_after(block, live_out[block.label])
             for operation in block.operations:
                 alive = living[operation] - set(operation.results)
-                kept = sorted(
+                saved = sorted(
                     (value for value in alive if value not in self._constants),
                     key=lambda value: value.number,
                 )
-                self._emit(operation, kept)
+                self._emit(operation, saved)
             block_lines.append(_list_lines(block))
         cases = " ".join(f"i64 {k}, label %resume{k}" for k in range(1, code.resume_count + 1))
         code._lines[place] = f"  switch i64 {resume}, label %start [ {cases} ]"

@@ -61,8 +61,8 @@ class _Product:
 
 def _read_product(instruction: Instruction) -> _Product:
     """Read `m16n8k16.row.col.f32.bf16.bf16.f32`: the types are those of D, A, B and C."""
-    shape = next((one for one in instruction.modifiers if _SHAPE.fullmatch(one)), "")
-    kinds = [one for one in instruction.modifiers if one not in _PLAIN | {shape}]
+    shape = next((modifier for modifier in instruction.modifiers if _SHAPE.fullmatch(modifier)), "")
+    kinds = [modifier for modifier in instruction.modifiers if modifier not in _PLAIN | {shape}]
     if not shape or len(kinds) != 4 or not instruction.has("sync"):
         raise instruction.refuse()
     target, left, right, start = kinds
@@ -83,7 +83,7 @@ def emit_mma(code: ThreadCode, instruction: Instruction, living: Sequence[IRValu
     exchanged = instruction.operands[: 3 * product.chunks]
     start = instruction.operands[3 * product.chunks :]
     words = [code.get(value, 32) for value in exchanged]
-    follows = any(code.has_companion(one, "u") for one in instruction.results)
+    follows = any(code.has_companion(result, "u") for result in instruction.results)
     if follows:
         words.append(_join_factors(code, exchanged, product.chunks))
     wait_for_warp(code, instruction, living, words)

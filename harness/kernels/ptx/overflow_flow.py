@@ -202,12 +202,12 @@ class _Walk:
         """
         if instruction.opcode != "or":
             return False
-        largest = [self._bounds.find_largest(one) for one in instruction.operands]
+        largest = [self._bounds.find_largest(operand) for operand in instruction.operands]
         sizes = [
             -int(operation.attributes["value"]) & 0xFFFFFFFF
-            if (operation := self.definitions.get(one)) and operation.name == "ptx.constant"
+            if (operation := self.definitions.get(operand)) and operation.name == "ptx.constant"
             else 0
-            for one in instruction.operands
+            for operand in instruction.operands
         ]
         return any(
             0 < size < 1 << 31 and size & (size - 1) == 0 and other < size
@@ -235,7 +235,7 @@ def analyze_overflow(graph: KernelGraph) -> OverflowFlow:
             if operation is not None and operation.name.removeprefix("ptx.") in _WIDE_OPERATIONS:
                 inputs += operation.operands
             extends = operation is not None and walk.find_low_half(operation) is not None
-            if extends or any(one in wide or one in may_wrap for one in inputs):
+            if extends or any(source in wide or source in may_wrap for source in inputs):
                 wide.add(value)
                 changed = True
     halves = {

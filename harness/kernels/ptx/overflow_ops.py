@@ -125,7 +125,7 @@ class OverflowTracking:
                     self._check_widening(value, reads_signed(instruction), state)
             operands = operands[len(narrow) :]
         if instruction.opcode == "selp":
-            left, right = (code.get_companion(one, "o") for one in operands)
+            left, right = (code.get_companion(operand, "o") for operand in operands)
             truth = code.get(instruction.operands[2], 1)
             code.store("i32", code.let(f"select i1 {truth}, i32 {left}, i32 {right}"), state)
             operands = []

@@ -52,7 +52,7 @@ class PointerRootTable:
 
     def __init__(self, module: PtxText, kernel: PtxKernel) -> None:
         self._module, self._kernel = module, kernel
-        self._offsets = {one.name: one.offset for one in kernel.parameters}
+        self._offsets = {parameter.name: parameter.offset for parameter in kernel.parameters}
         self._roots: dict[str, PointerRoots] = {}
         self._parameter_addresses = self._find_parameter_addresses()
         changed = True
@@ -80,7 +80,9 @@ class PointerRootTable:
 
     def _find_parameter_addresses(self) -> dict[str, int]:
         """Find the registers that hold the address of a parameter or of a byte in it."""
-        count = Counter(name for one in self._kernel.statements for name in split_statement(one)[0])
+        count = Counter(
+            name for statement in self._kernel.statements for name in split_statement(statement)[0]
+        )
         found: dict[str, int] = {}
         for statement in self._kernel.statements:
             results, operands = split_statement(statement)
@@ -126,9 +128,9 @@ class PointerRootTable:
             return ()
         base, offset = split_address(address) or ("", 0)
         roots = self.find(base)
-        if "param" not in {one.partition("::")[0] for one in statement.modifiers}:
+        if "param" not in {modifier.partition("::")[0] for modifier in statement.modifiers}:
             loaded = PointerRoots(elsewhere=frozenset([LOADED]))
-            return ((one, loaded) for one in results)
+            return ((result, loaded) for result in results)
         known = self._offsets.get(base, self._parameter_addresses.get(base))
         if known is not None:
             first = known + offset
@@ -138,11 +140,11 @@ class PointerRootTable:
             )
         if roots.addresses:
             table = PointerRoots(elsewhere=frozenset([TABLE]))
-            return ((one, table) for one in results)
+            return ((result, table) for result in results)
         return self._leave_unknown(results)  # of a function that the kernel called
 
     def _leave_unknown(self, results: list[str]) -> Iterable[tuple[str, PointerRoots]]:
         """Say of each result that can hold a pointer that nobody knows where it is from."""
         kinds = self._kernel.register_types
-        wide = [one for one in results if kinds.get(one) in ("b64", "u64", "s64")]
+        wide = [result for result in results if kinds.get(result) in ("b64", "u64", "s64")]
         return ((one, PointerRoots(elsewhere=frozenset([UNKNOWN]))) for one in wide)

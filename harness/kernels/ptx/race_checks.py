@@ -178,9 +178,9 @@ class RaceCheckedPtxAccess:
         fresh = code.let(f"or i64 {self._own}, {code.let(f'or i64 {flags}, {other}')}")
         # A reader without an order to this one stays, and both are two.
         both = code.let(f"or i64 {reader}, {_SEVERAL}")
-        kept = code.let(f"select i1 {self._is_unordered(reader)}, i64 {both}, i64 {fresh}")
+        latest = code.let(f"select i1 {self._is_unordered(reader)}, i64 {both}, i64 {fresh}")
         several = code.join_conditions(self._is_current(reader), self._has_flag(reader, _SEVERAL))
-        code.store("i64", code.let(f"select i1 {several}, i64 {reader}, i64 {kept}"), place)
+        code.store("i64", code.let(f"select i1 {several}, i64 {reader}, i64 {latest}"), place)
 
     def _set_writer(self, writer: str, place: str, changes: str) -> None:
         code = self._code

@@ -67,7 +67,8 @@ class _KernelReader:
         merged = self._blocks.find_merged_registers()
         entry = order[0]
         parameters = tuple(
-            self._make_value(ValueType("ptr<i8>"), one.name) for one in self._kernel.parameters
+            self._make_value(ValueType("ptr<i8>"), parameter.name)
+            for parameter in self._kernel.parameters
         )
         self._parameters = {value.name: value for value in parameters}
         self._single: dict[str, IRValue] = {}
@@ -99,14 +100,11 @@ class _KernelReader:
                 self._read_statement(statement)
             self._read_end(block, arguments)
             ends[label] = self._values
-            given = parameters if label == entry else tuple(arguments.get(label, {}).values())
-            blocks.append((label, given, self._operations))
-        made = tuple(
-            IRBlock(label, given, tuple(operations)) for label, given, operations in blocks
-        )
+            own = parameters if label == entry else tuple(arguments.get(label, {}).values())
+            blocks.append(IRBlock(label, own, tuple(self._operations)))
         most_threads = self._kernel.head.most_threads
         attributes = {} if most_threads is None else {MOST_THREADS: str(most_threads)}
-        return KernelGraph(self._kernel.name, IRRegion(made), attributes=attributes)
+        return KernelGraph(self._kernel.name, IRRegion(tuple(blocks)), attributes=attributes)
 
     # Values
 
@@ -147,19 +145,19 @@ class _KernelReader:
         groups = []
         for text in texts:
             self._place = len(operands)
-            values = self._read_operand(text, attributes, source)
-            operands += values
-            groups.append(str(len(values)))
+            group = self._read_operand(text, attributes, source)
+            operands += group
+            groups.append(str(len(group)))
         attributes["groups"] = ",".join(groups)
         if "_" in results:
             attributes["sinks"] = ",".join(
                 str(place) for place, name in enumerate(results) if name == "_"
             )
         types = tuple(self._type_of(name) if name != "_" else ValueType("i64") for name in results)
-        values_made = self._emit(
+        values = self._emit(
             f"ptx.{statement.opcode}", tuple(operands), types, attributes, source, tuple(results)
         )
-        for name, value in zip(results, values_made, strict=True):
+        for name, value in zip(results, values, strict=True):
             if name != "_":
                 self._values[name] = self._single[name] = value
 
@@ -242,11 +240,11 @@ class _KernelReader:
         true, false = block.targets
         if block.is_negated:
             true, false = false, true
-        given = pass_values(true), pass_values(false)
-        sizes = f"array<i32: 1, {len(given[0])}, {len(given[1])}>"
+        if_true, if_false = pass_values(true), pass_values(false)
+        sizes = f"array<i32: 1, {len(if_true)}, {len(if_false)}>"
         self._emit(
             "cf.cond_br",
-            (condition, *given[0], *given[1]),
+            (condition, *if_true, *if_false),
             (),
             {"operandSegmentSizes": sizes},
             source,

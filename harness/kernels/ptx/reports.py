@@ -187,7 +187,7 @@ class PtxReport:
         if own is not None and own.storage_base <= address < own.storage_base + own.storage_size:
             return ("still inside the storage that this tensor is a view of",)
         others = (*self.memory.allocations, self.memory.launch.find_allocation(address))
-        return describe_neighbour(address, (one for one in others if one and one != own))
+        return describe_neighbour(address, (other for other in others if other and other != own))
 
     # The violations
 

@@ -43,7 +43,7 @@ class UnwrittenWords:
         if operation.name != "ptx.selp":
             return code.join_companions(operation.operands, "u")
         *values, truth = operation.operands
-        left, right = (code.join_companions([one], "u") for one in values)
+        left, right = (code.join_companions([value], "u") for value in values)
         chosen = code.let(f"select i1 {code.get(truth, 1)}, i32 {left}, i32 {right}")
         return code.let(f"or i32 {chosen}, {code.join_companions([truth], 'u')}")
 

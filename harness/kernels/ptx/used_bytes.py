@@ -48,7 +48,9 @@ class UsedBytes:
 
     def _find_used_by(self, user: Instruction, value: IRValue, whole: int) -> int:
         if user.opcode == "and":
-            masks = [self._constants[one] for one in user.operands if one in self._constants]
+            masks = [
+                self._constants[operand] for operand in user.operands if operand in self._constants
+            ]
             if len(masks) == 1:
                 size = whole.bit_length()
                 return sum(1 << place for place in range(size) if masks[0] >> 8 * place & 255)

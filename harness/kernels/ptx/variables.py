@@ -42,7 +42,7 @@ def place_variables(
             dynamic.append(variable)
         else:
             placed.append(PlacedVariable(variable, 0))
-    alignment = max((one.alignment for one in dynamic), default=16)
+    alignment = max((variable.alignment for variable in dynamic), default=16)
     sizes = {space: end + -end % 16 for space, end in ends.items()}
     sizes["shared"] += -sizes["shared"] % alignment
     placed += [PlacedVariable(variable, sizes["shared"]) for variable in dynamic]

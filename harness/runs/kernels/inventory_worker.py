@@ -67,10 +67,12 @@ class InventoryBuilder:
                 self.lines[file] |= numbers
 
     def build(self) -> KernelInventory:
-        kernels = [self._list_triton_kernel(one) for one in self.source.kernels]
+        kernels = [self._list_triton_kernel(kernel) for kernel in self.source.kernels]
         self._reach_helpers(kernels)
         kernels += self._list_cuda_kernels()
-        is_recording_cuda = any(one.is_reached for one in kernels if one.kind is KernelKind.CUDA)
+        is_recording_cuda = any(
+            kernel.is_reached for kernel in kernels if kernel.kind is KernelKind.CUDA
+        )
         for kernel in kernels:
             kernel.obstacle = obstacles.find_obstacle(kernel, is_recording_cuda)
         kernels.sort(key=lambda kernel: (kernel.file, kernel.line))
@@ -138,18 +140,20 @@ class InventoryBuilder:
             yield self._list_cuda_kernel(kernel, loaders[kernel.file])
 
     def _list_cuda_kernel(self, kernel: CudaKernel, loaders: list[CudaLoader]) -> ListedKernel:
-        sites = [f"{one.file}:{one.line} {one.function}" for one in loaders]
-        starts = [self.graph.find_definition(_get_module(one.file), one.line) for one in loaders]
+        sites = [f"{loader.file}:{loader.line} {loader.function}" for loader in loaders]
+        starts = [
+            self.graph.find_definition(_get_module(loader.file), loader.line) for loader in loaders
+        ]
         listed = ListedKernel(
             KernelKind.CUDA, kernel.name, kernel.file, kernel.line, launch_sites=sites
         )
-        self._add_callers(listed, [one for one in starts if one is not None])
+        self._add_callers(listed, [start for start in starts if start is not None])
         self._add_reach(listed, self.reached[f"{kernel.file}:{kernel.name}"])
         return listed
 
     def _add_callers(self, listed: ListedKernel, starts: list[Definition]) -> None:
         callers = self.graph.find_callers(starts)
-        own = [one.key for one in starts if one.module.startswith("sglang.srt.")]
+        own = [start.key for start in starts if start.module.startswith("sglang.srt.")]
         listed.entries = callers.entries or own
         listed.conditions = callers.conditions
 

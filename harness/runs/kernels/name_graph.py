@@ -77,7 +77,7 @@ class NameGraph:
     def find_callers(self, starts: Iterable[Definition]) -> Callers:
         """Follow the references from these definitions until they leave the kernels' folders."""
         callers = Callers()
-        pending = [(one, 0) for one in starts]
+        pending = [(start, 0) for start in starts]
         origins = {one.module for one, _ in pending}
         seen = {one.key for one, _ in pending}
         while pending:

@@ -103,7 +103,7 @@ class BuildSurvey(msgspec.Struct, frozen=True):
     @property
     def launched_loaders(self) -> set[str]:
         """The loaders of which a module is built and has launched a kernel."""
-        return {one.loader for one in self.results if one.kernels and not one.problem}
+        return {result.loader for result in self.results if result.kernels and not result.problem}
 
     @property
     def reason_by_loader(self) -> dict[str, str]:

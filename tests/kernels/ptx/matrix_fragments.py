@@ -157,7 +157,7 @@ def write_product(name: str, left: int, right: int, sums: int, guard: str = "") 
         first += size
     results = [f"%d{place}" for place in range(sums)]
     lines = [f"ld.global.b32 %x{place}, [%a+{128 * place}];" for place in range(count)]
-    lines += [f"mov.b32 {one}, 0;" for one in results]
+    lines += [f"mov.b32 {result}, 0;" for result in results]
     target = "{" + ", ".join(results) + "}"
     lines.append(f"{guard}{name} {target}, {', '.join(groups)};")
     lines += [f"st.global.b32 [%o+{128 * place}], {one};" for place, one in enumerate(results)]

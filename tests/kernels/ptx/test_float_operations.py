@@ -171,7 +171,9 @@ def test_rounding_in_a_direction(
     values[0][:8] *= np.float32(2.0**60)  # sums that float64 does not hold
     operands = ", ".join(f"{{{place}}}" for place in range(count))
     got = apply_instruction(
-        f"{name}.{mode}.f32 {{d}}, {operands};", [(kind, one) for one in values], (kind, np.float32)
+        f"{name}.{mode}.f32 {{d}}, {operands};",
+        [(kind, value) for value in values],
+        (kind, np.float32),
     )
     fractions = [[Fraction(float(one)) for one in value] for value in values]
     expected = [round_directed(reference(*one), mode) for one in zip(*fractions, strict=True)]
@@ -207,7 +209,9 @@ def test_instruction_on_pairs_of_bfloat16(
 
 def make_saturation(low: int, high: int, rounding: Callable[..., Any]) -> Callable[..., Any]:
     def convert(values: Any) -> Any:
-        numbers = [0 if math.isnan(one) else max(low, min(high, float(one))) for one in values]
+        numbers = [
+            0 if math.isnan(value) else max(low, min(high, float(value))) for value in values
+        ]
         return np.array([int(rounding(one)) if math.isfinite(one) else one for one in numbers])
 
     return convert

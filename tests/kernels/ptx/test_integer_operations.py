@@ -12,7 +12,7 @@ from ptx_kernels import HEAD, apply_instruction, launch_text, pack_parameters
 
 
 def widen_values(values: Any) -> list[int]:
-    return [int(one) for one in values]
+    return [int(value) for value in values]
 
 
 def sign_extend(value: int, bits: int) -> int:

@@ -31,7 +31,7 @@ def launch_fault(
     launch: Launch, entry: str, out: np.ndarray, *values: Any, **options: Any
 ) -> list[Any]:
     """Launch a kernel of `faults.cu` with 32 threads."""
-    arrays = [one for one in values if isinstance(one, np.ndarray)]
+    arrays = [value for value in values if isinstance(value, np.ndarray)]
     tensors = {"out": out, **dict(zip(("index",), arrays, strict=False))}
     parameters = pack_parameters(out, *values)
     return launch(TEXT, parameters, tensors, entry=entry, block=(32, 1, 1), **options)
@@ -159,7 +159,7 @@ def test_a_loop_that_begins_one_step_early_overflows_only_if_it_stays_below(
     text = store_at(f"and.b32 %r2, %r1, 15; or.b32 %r3, %r2, -512; add.s32 %r4, %r3, {step};")
     out = np.zeros(16, np.uint32)
     reports = [str(one) for one in launch(text, pack_parameters(out), {"out": out})]
-    overflows = [one for one in reports if "overflows" in one]
+    overflows = [report for report in reports if "overflows" in report]
     assert len(overflows) == found
     assert launch is not launch_text or all("-256 became 4294967040" in one for one in overflows)
 
