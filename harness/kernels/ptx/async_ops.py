@@ -187,12 +187,8 @@ def _emit_small_copy(code: ThreadCode, instruction: Instruction) -> None:
     source_size = instruction.operands[3] if len(instruction.operands) > 3 else None
     if source_size is not None and source_size.type.bits == 1:
         raise instruction.refuse("a predicate")
-    is_policy = (
-        source_size and source_size.type.bits == 64 and code.constant_of(source_size) is None
-    )
-    if source_size is None or is_policy:  # of the cache
-        count = str(size)
-    else:
+    count = str(size)
+    if source_size is not None and not _is_cache_policy(code, source_size):
         count = code.resize(code.get(source_size, 32), 32, 64)
         count = code.call_intrinsic("umin", "i64", count, size)
     with code.when(code.is_nonzero(count)):

@@ -135,5 +135,11 @@ def apply_instruction(
     return out
 
 
+def apply_operation(name: str, inputs: list[tuple[str, Any]], result: tuple[str, Any]) -> Any:
+    """Apply an instruction whose operands are the inputs."""
+    operands = ", ".join(f"{{{place}}}" for place in range(len(inputs)))
+    return apply_instruction(f"{name} {{d}}, {operands};", inputs, result)
+
+
 def get_register_type(kind: str) -> str:
     return {"u8": "b16", "s8": "b16"}.get(kind) or _MEMORY.get(kind, kind)

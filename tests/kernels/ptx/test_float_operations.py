@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from operands import RANDOM, TYPES, N, draw_operand, from_bf16, to_bf16
-from ptx_kernels import apply_instruction
+from ptx_kernels import apply_instruction, apply_operation
 
 from harness.kernels.check.violations import UncheckableKernel
 
@@ -36,29 +37,20 @@ def test_float_comparison(word: str) -> None:
     a, b = draw_operand("f32"), draw_operand("f32")
     a[10:20] = b[10:20]
     a[5:8], b[7:9] = np.nan, np.nan
-    got = apply_instruction(
-        f"setp.{word}.f32 {{d}}, {{0}}, {{1}};", [("f32", a), ("f32", b)], ("pred", bool)
-    )
-    assert np.array_equal(got, COMPARISONS[word](a, b))
+    found = apply_operation(f"setp.{word}.f32", [("f32", a), ("f32", b)], ("pred", bool))
+    assert np.array_equal(found, COMPARISONS[word](a, b))
 
 
 @pytest.mark.parametrize("kind", ["s32", "u32", "s64", "u64", "s16"])
 @pytest.mark.parametrize("word", ["eq", "lt", "le", "gt", "ge"])
 def test_integer_comparison(word: str, kind: str) -> None:
     a, b = draw_operand(kind), draw_operand(kind)
-    got = apply_instruction(
-        f"setp.{word}.{kind} {{d}}, {{0}}, {{1}};", [(kind, a), (kind, b)], ("pred", bool)
-    )
-    assert np.array_equal(got, COMPARISONS[word](a, b))
+    found = apply_operation(f"setp.{word}.{kind}", [(kind, a), (kind, b)], ("pred", bool))
+    assert np.array_equal(found, COMPARISONS[word](a, b))
 
 
 def exact_fma(a: Any, b: Any, c: Any) -> Any:
-    with np.errstate(all="ignore"):
-        return (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(a.dtype)
-
-
-def narrow_values(values: Any) -> Any:
-    return values.astype(np.float32)
+    return (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(a.dtype)
 
 
 def flush_denormals(values: Any) -> Any:
@@ -67,85 +59,73 @@ def flush_denormals(values: Any) -> Any:
     )
 
 
-FLOATS: list[tuple[str, str, int, Callable[..., Any]]] = [
-    ("add.f32", "f32", 2, lambda a, b: a + b),
-    (
-        "add.rn.ftz.f32",
-        "f32",
-        2,
-        lambda a, b: flush_denormals(flush_denormals(a) + flush_denormals(b)),
-    ),
-    ("sub.f32", "f32", 2, lambda a, b: a - b),
-    ("mul.f32", "f32", 2, lambda a, b: a * b),
-    (
-        "mul.ftz.f32",
-        "f32",
-        2,
-        lambda a, b: flush_denormals(flush_denormals(a) * flush_denormals(b)),
-    ),
-    ("add.sat.f32", "f32", 2, lambda a, b: np.clip(np.nan_to_num(a + b, nan=0.0), 0, 1) + 0),
-    ("div.rn.f32", "f32", 2, lambda a, b: a / b),
-    ("div.approx.f32", "f32", 2, lambda a, b: a / b),
-    (
-        "div.full.ftz.f32",
-        "f32",
-        2,
-        lambda a, b: flush_denormals(flush_denormals(a) / flush_denormals(b)),
-    ),
-    ("rcp.approx.ftz.f32", "f32", 1, lambda a: flush_denormals(np.float32(1) / a)),
-    ("sqrt.rn.f32", "f32", 1, np.sqrt),
-    ("rsqrt.approx.f32", "f32", 1, lambda a: narrow_values(1 / np.sqrt(a.astype(np.float64)))),
-    (
-        "ex2.approx.ftz.f32",
-        "f32",
-        1,
-        lambda a: flush_denormals(narrow_values(np.exp2(a.astype(np.float64)))),
-    ),
-    ("lg2.approx.f32", "f32", 1, lambda a: np.log2(a.astype(np.float64)).astype(np.float32)),
-    ("sin.approx.f32", "f32", 1, lambda a: np.sin(a.astype(np.float64)).astype(np.float32)),
-    ("cos.approx.f32", "f32", 1, lambda a: np.cos(a.astype(np.float64)).astype(np.float32)),
-    ("tanh.approx.f32", "f32", 1, lambda a: np.tanh(a.astype(np.float64)).astype(np.float32)),
-    ("min.f32", "f32", 2, np.fmin),
-    ("max.ftz.f32", "f32", 2, lambda a, b: flush_denormals(np.fmax(a, b))),
-    ("max.NaN.f32", "f32", 2, np.maximum),
-    ("neg.f32", "f32", 1, lambda a: -a),
-    ("abs.f32", "f32", 1, np.abs),
-    ("copysign.f32", "f32", 2, lambda a, b: np.copysign(b, a)),
-    ("add.f64", "f64", 2, lambda a, b: a + b),
-    ("mul.f64", "f64", 2, lambda a, b: a * b),
-    ("div.rn.f64", "f64", 2, lambda a, b: a / b),
-    ("sqrt.rn.f64", "f64", 1, np.sqrt),
-    ("add.f16", "f16", 2, lambda a, b: a + b),
-    ("mul.f16", "f16", 2, lambda a, b: a * b),
-    ("fma.rn.f16", "f16", 3, exact_fma),
-    ("fma.rn.f32", "f32", 3, exact_fma),
-    ("max.f16", "f16", 2, np.fmax),
-]
+# The number of operands of each operation, and its result.
+OPERATIONS: dict[str, tuple[int, Callable[..., Any]]] = {
+    "add": (2, np.add),
+    "sub": (2, np.subtract),
+    "mul": (2, np.multiply),
+    "div": (2, np.divide),
+    "fma": (3, exact_fma),
+    "rcp": (1, np.reciprocal),
+    "sqrt": (1, np.sqrt),
+    "rsqrt": (1, lambda a: 1 / np.sqrt(a)),
+    "ex2": (1, np.exp2),
+    "lg2": (1, np.log2),
+    "sin": (1, np.sin),
+    "cos": (1, np.cos),
+    "tanh": (1, np.tanh),
+    "min": (2, np.fmin),
+    "max": (2, np.fmax),
+    "neg": (1, np.negative),
+    "abs": (1, np.abs),
+    "copysign": (2, lambda sign, a: np.copysign(a, sign)),
+}
+APPROXIMATED = ("rsqrt", "ex2", "lg2", "sin", "cos", "tanh")  # here rounded once, from float64
+INSTRUCTIONS = """
+    add.f32 add.rn.ftz.f32 add.sat.f32 sub.f32 mul.f32 mul.ftz.f32 fma.rn.f32
+    div.rn.f32 div.approx.f32 div.full.ftz.f32 rcp.approx.ftz.f32 sqrt.rn.f32 rsqrt.approx.f32
+    ex2.approx.ftz.f32 lg2.approx.f32 sin.approx.f32 cos.approx.f32 tanh.approx.f32
+    min.f32 max.ftz.f32 max.NaN.f32 neg.f32 abs.f32 copysign.f32
+    add.f64 mul.f64 div.rn.f64 sqrt.rn.f64
+    add.f16 mul.f16 fma.rn.f16 max.f16
+""".split()
 
 
-@pytest.mark.parametrize(("name", "kind", "count", "reference"), FLOATS)
-def test_float_instruction(name: str, kind: str, count: int, reference: Callable[..., Any]) -> None:
-    values = [draw_operand(kind) for _ in range(count)]
+def compute_result(name: str, values: list[Any]) -> Any:
+    """Compute what an instruction gives by its opcode, `.ftz`, `.sat` and `.NaN`."""
+    opcode, *modifiers = name.split(".")
+    dtype, function = values[0].dtype, OPERATIONS[opcode][1]
+    if "ftz" in modifiers:
+        values = [flush_denormals(value) for value in values]
+    if opcode in APPROXIMATED:
+        values = [value.astype(np.float64) for value in values]
+    with np.errstate(all="ignore"):
+        result = (np.maximum if "NaN" in modifiers else function)(*values).astype(dtype)
+    if "ftz" in modifiers:
+        result = flush_denormals(result)
+    return np.clip(np.nan_to_num(result, nan=0.0), 0, 1) + 0 if "sat" in modifiers else result
+
+
+@pytest.mark.parametrize("name", INSTRUCTIONS)
+def test_float_instruction(name: str) -> None:
+    kind = name.rpartition(".")[2]
+    values = [draw_operand(kind) for _ in range(OPERATIONS[name.partition(".")[0]][0])]
     if kind == "f32" and not name.startswith("rsqrt"):
         values[0][6:9] = np.float32(1e-40)  # a subnormal number
         values[0][9] = np.nan
-    operands = ", ".join(f"{{{place}}}" for place in range(count))
-    got = apply_instruction(
-        f"{name} {{d}}, {operands};", [(kind, value) for value in values], (kind, TYPES[kind])
-    )
-    with np.errstate(all="ignore"):
-        expected = reference(*values).astype(TYPES[kind])
-    assert np.array_equal(got, expected, equal_nan=True)
-    assert np.array_equal(np.signbit(got)[got == 0], np.signbit(expected)[got == 0])
+    found = apply_operation(name, [(kind, value) for value in values], (kind, TYPES[kind]))
+    expected = compute_result(name, values)
+    assert np.array_equal(found, expected, equal_nan=True)
+    assert np.array_equal(np.signbit(found)[found == 0], np.signbit(expected)[found == 0])
 
 
-DIRECTED: list[tuple[str, str, Callable[..., Fraction]]] = [
-    ("add", "f32", lambda a, b: a + b),
-    ("sub", "f32", lambda a, b: a - b),
-    ("mul", "f32", lambda a, b: a * b),
-    ("fma", "f32", lambda a, b, c: a * b + c),
-    ("div", "f32", lambda a, b: a / b),
-]
+DIRECTED: dict[str, Callable[..., Fraction]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "fma": lambda a, b, c: a * b + c,
+    "div": operator.truediv,
+}
 
 
 def round_directed(exact: Fraction, mode: str) -> np.float32:
@@ -162,49 +142,25 @@ def round_directed(exact: Fraction, mode: str) -> np.float32:
 
 
 @pytest.mark.parametrize("mode", ["rz", "rm", "rp"])
-@pytest.mark.parametrize(("name", "kind", "reference"), DIRECTED)
-def test_rounding_in_a_direction(
-    name: str, kind: str, reference: Callable[..., Fraction], mode: str
-) -> None:
-    count = 3 if name == "fma" else 2
-    values = [RANDOM.normal(size=N).astype(np.float32) for _ in range(count)]
+@pytest.mark.parametrize("name", DIRECTED)
+def test_rounding_in_a_direction(name: str, mode: str) -> None:
+    values = [RANDOM.normal(size=N).astype(np.float32) for _ in range(OPERATIONS[name][0])]
     values[0][:8] *= np.float32(2.0**60)  # sums that float64 does not hold
-    operands = ", ".join(f"{{{place}}}" for place in range(count))
-    got = apply_instruction(
-        f"{name}.{mode}.f32 {{d}}, {operands};",
-        [(kind, value) for value in values],
-        (kind, np.float32),
-    )
-    fractions = [[Fraction(float(one)) for one in value] for value in values]
-    expected = [round_directed(reference(*one), mode) for one in zip(*fractions, strict=True)]
-    assert got.tolist() == [float(one) for one in expected]
+    inputs = [("f32", value) for value in values]
+    found = apply_operation(f"{name}.{mode}.f32", inputs, ("f32", np.float32))
+    fractions = [[Fraction(float(number)) for number in value] for value in values]
+    exact = [DIRECTED[name](*operands) for operands in zip(*fractions, strict=True)]
+    assert found.tolist() == [float(round_directed(number, mode)) for number in exact]
 
 
-PAIRS = [
-    ("add.bf16x2", 2, lambda a, b: a + b),
-    ("mul.bf16x2", 2, lambda a, b: a * b),
-    ("sub.bf16x2", 2, lambda a, b: a - b),
-    ("fma.rn.bf16x2", 3, exact_fma),
-    ("max.bf16x2", 2, np.fmax),
-    ("neg.bf16x2", 1, lambda a: -a),
-]
-
-
-@pytest.mark.parametrize(("name", "count", "reference"), PAIRS)
-def test_instruction_on_pairs_of_bfloat16(
-    name: str, count: int, reference: Callable[..., Any]
-) -> None:
-    values = [draw_operand("bf16x2") for _ in range(count)]
-    operands = ", ".join(f"{{{place}}}" for place in range(count))
-    got = apply_instruction(
-        f"{name} {{d}}, {operands};",
-        [("bf16x2", value) for value in values],
-        ("bf16x2", np.uint32),
-    )
-    halves = [value.view(np.uint16) for value in values]
-    with np.errstate(all="ignore"):
-        expected = from_bf16(to_bf16(reference(*map(from_bf16, halves))))
-    assert np.array_equal(from_bf16(got.view(np.uint16)), expected, equal_nan=True)
+@pytest.mark.parametrize("name", ["add", "mul", "sub", "fma.rn", "max", "neg"])
+def test_instruction_on_pairs_of_bfloat16(name: str) -> None:
+    values = [draw_operand("bf16x2") for _ in range(OPERATIONS[name.partition(".")[0]][0])]
+    inputs = [("bf16x2", value) for value in values]
+    found = apply_operation(f"{name}.bf16x2", inputs, ("bf16x2", np.uint32))
+    exact = compute_result(name, [from_bf16(value.view(np.uint16)) for value in values])
+    expected = from_bf16(to_bf16(exact))
+    assert np.array_equal(from_bf16(found.view(np.uint16)), expected, equal_nan=True)
 
 
 def make_saturation(low: int, high: int, rounding: Callable[..., Any]) -> Callable[..., Any]:
@@ -246,24 +202,22 @@ def test_conversion(name: str, source: str, target: str, reference: Callable[...
     if source == "f32":
         values[9] = np.nan
         values[10:16] = [0.5, 1.5, 2.5, -0.5, 3e9, -3e9]
-    got = apply_instruction(f"{name} {{d}}, {{0}};", [(source, values)], (target, TYPES[target]))
+    found = apply_operation(name, [(source, values)], (target, TYPES[target]))
     with np.errstate(all="ignore"):
         expected = reference(values).astype(TYPES[target])
     if target == "bf16":
-        got, expected = from_bf16(got), from_bf16(expected)
-    assert np.array_equal(got, expected, equal_nan=True)
+        found, expected = from_bf16(found), from_bf16(expected)
+    assert np.array_equal(found, expected, equal_nan=True)
 
 
 @pytest.mark.parametrize("target", ["bf16x2", "f16x2"])
 def test_two_floats_are_packed_with_the_first_one_above(target: str) -> None:
     a, b = draw_operand("f32"), draw_operand("f32")
-    got = apply_instruction(
-        f"cvt.rn.{target}.f32 {{d}}, {{0}}, {{1}};", [("f32", a), ("f32", b)], ("b32", np.uint32)
-    )
+    found = apply_operation(f"cvt.rn.{target}.f32", [("f32", a), ("f32", b)], ("b32", np.uint32))
     with np.errstate(all="ignore"):
         half = to_bf16 if target == "bf16x2" else lambda one: one.astype(np.float16).view(np.uint16)
         expected = half(b).astype(np.uint32) | half(a).astype(np.uint32) << 16
-    assert np.array_equal(got, expected)
+    assert np.array_equal(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -272,20 +226,15 @@ def test_two_floats_are_packed_with_the_first_one_above(target: str) -> None:
 )
 def test_eight_bit_floats(name: str, dtype: torch.dtype, largest: float) -> None:
     a, b = draw_operand("f32"), draw_operand("f32")
-    packed = apply_instruction(
-        f"cvt.rn.satfinite.{name}.f32 {{d}}, {{0}}, {{1}};",
-        [("f32", a), ("f32", b)],
-        ("b16", np.uint16),
-    )
+    inputs = [("f32", a), ("f32", b)]
+    packed = apply_operation(f"cvt.rn.satfinite.{name}.f32", inputs, ("b16", np.uint16))
 
     def encode(values: Any) -> Any:
         limited = torch.from_numpy(values).clamp(-largest, largest)
         return limited.to(dtype).view(torch.uint8).numpy().astype(np.uint16)
 
     assert np.array_equal(packed, encode(b) | encode(a) << 8)
-    back = apply_instruction(
-        f"cvt.rn.f16x2.{name} {{d}}, {{0}};", [("b16", packed)], ("b32", np.uint32)
-    )
+    back = apply_operation(f"cvt.rn.f16x2.{name}", [("b16", packed)], ("b32", np.uint32))
     low = torch.from_numpy((packed & 255).astype(np.uint8)).view(dtype).to(torch.float16)
     assert np.array_equal(back.view(np.float16)[::2], low.numpy())
 
@@ -324,8 +273,7 @@ def test_four_bit_floats() -> None:
 def test_a_zero_in_decimals_is_zero_in_every_type() -> None:
     """FlashInfer's inline assembly starts its sums with `0.`."""
     a = draw_operand("f32")
-    assert np.array_equal(
-        apply_instruction("add.f32 {d}, {0}, 0.;", [("f32", a)], ("f32", np.float32)), a
-    )
+    inputs, result = [("f32", a)], ("f32", np.float32)
+    assert np.array_equal(apply_instruction("add.f32 {d}, {0}, 0.;", inputs, result), a)
     with pytest.raises(UncheckableKernel, match=r"the decimal number 1\.5, whose bits depend on"):
-        apply_instruction("add.f32 {d}, {0}, 1.5;", [("f32", a)], ("f32", np.float32))
+        apply_instruction("add.f32 {d}, {0}, 1.5;", inputs, result)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from operands import TYPES, draw_operand
-from ptx_kernels import HEAD, apply_instruction, launch_text, pack_parameters
+from ptx_kernels import HEAD, apply_instruction, apply_operation, launch_text, pack_parameters
 
 
 def widen_values(values: Any) -> list[int]:
@@ -158,27 +158,22 @@ def test_integer_instruction(
     if name.startswith(("bfe.", "bfi.")):
         values[-1] %= 40
         values[-2] %= 40
-    operands = ", ".join(f"{{{place}}}" for place in range(len(inputs)))
-    got = apply_instruction(
-        f"{name} {{d}}, {operands};",
-        list(zip(inputs, values, strict=True)),
-        (result, TYPES[result]),
-    )
-    bits = got.itemsize * 8
+    found = apply_operation(name, list(zip(inputs, values, strict=True)), (result, TYPES[result]))
+    bits = found.itemsize * 8
     expected = [
         reference(*one) & ((1 << bits) - 1) for one in zip(*map(widen_values, values), strict=True)
     ]
-    assert [one & ((1 << bits) - 1) for one in widen_values(got)] == expected
+    assert [one & ((1 << bits) - 1) for one in widen_values(found)] == expected
 
 
 def test_lop3_computes_any_table() -> None:
     a, b, c = (draw_operand("b32") for _ in range(3))
-    got = apply_instruction(
+    found = apply_instruction(
         "lop3.b32 {d}, {0}, {1}, {2}, 0xE8;",
         [("b32", a), ("b32", b), ("b32", c)],
         ("b32", np.uint32),
     )
-    assert np.array_equal(got, (a & b) | (a & c) | (b & c))
+    assert np.array_equal(found, (a & b) | (a & c) | (b & c))
 
 
 def test_a_register_that_nothing_wrote_holds_no_zero() -> None:
