@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import struct
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -25,6 +27,7 @@ from harness.patching import cuda_modules
 from harness.patching.cuda_modules import REACH, PatchableModule
 from harness.patching.cuda_sources import (
     PATCHES,
+    PatchedCudaSource,
     find_included_files,
     make_patched_source,
     make_patched_tree,
@@ -87,53 +90,54 @@ class FakeLoader:
         return SimpleNamespace(run=lambda: (file, text))
 
 
+def load_module(loader: FakeLoader, name: str = "scale") -> PatchableModule:
+    return PatchableModule(loader, loader.load_jit, (name,), {"cuda_files": [f"{name}.cuh"]})
+
+
+@contextlib.contextmanager
+def use_patch(path: str, source: PatchedCudaSource) -> Iterator[None]:
+    PATCHES.set(path, source)
+    try:
+        yield
+    finally:
+        PATCHES.set(path, None)
+
+
 def test_a_loaded_module_is_swapped_and_swapped_back(site_packages: Path) -> None:
     loader, counts = FakeLoader(site_packages), Counter[int]()
-    scale = PatchableModule(loader, loader.load_jit, ("scale",), {"cuda_files": ["scale.cuh"]})
-    other = PatchableModule(loader, loader.load_jit, ("other",), {"cuda_files": ["other.cuh"]})
+    scale, other = load_module(loader), load_module(loader, "other")
     run, run_other = scale.run, other.run  # SGLang keeps the functions, too
     assert "return 2" in run()[1]
     patched = make_patched_source(
         HEADER, "", "int scale() { return 3; }\n", [(7, 1, 1)], lambda slot: counts.update([slot])
     )
-    PATCHES.set(HEADER, patched)
-    try:
+    with use_patch(HEADER, patched):
         file, text = run()
         assert "return 3" in text
         assert "cuda-builds/sources" in file
         assert run_other()[0] == str(site_packages / OTHER)  # it does not include the header
         assert counts == {7: 1}
-    finally:
-        PATCHES.set(HEADER, None)
     assert run() == (str(site_packages / SOURCE), "int scale() { return 2; }\n")
     assert counts == {7: 1}
 
 
 def test_the_side_that_a_release_has_runs_its_own_module(site_packages: Path) -> None:
     """Nothing is built for it, and its launches count."""
-    loader, counts = FakeLoader(site_packages), Counter[int]()
-    scale = PatchableModule(loader, loader.load_jit, ("scale",), {"cuda_files": ["scale.cuh"]})
+    scale, counts = load_module(FakeLoader(site_packages)), Counter[int]()
     text = (site_packages / HEADER).read_text()
     same = make_patched_source(HEADER, "", text, [(7, 1, 1)], lambda slot: counts.update([slot]))
-    PATCHES.set(HEADER, same)
-    try:
+    with use_patch(HEADER, same):
         assert scale.run() == (str(site_packages / SOURCE), text)
-    finally:
-        PATCHES.set(HEADER, None)
     assert counts == {7: 1}
 
 
 def test_a_source_that_the_release_lacks_is_another_text(site_packages: Path) -> None:
-    loader = FakeLoader(site_packages)
-    scale = PatchableModule(loader, loader.load_jit, ("scale",), {"cuda_files": ["scale.cuh"]})
+    scale = load_module(FakeLoader(site_packages))
     added = HEADER.replace("sgl_kernel", "added")
     run = scale.run
     scale._included = frozenset({added})
-    PATCHES.set(added, make_patched_source(added, "", "// µ\n", [], print))
-    try:
+    with use_patch(added, make_patched_source(added, "", "// µ\n", [], print)):
         file, _ = run()
-    finally:
-        PATCHES.set(added, None)
     assert "cuda-builds/sources" in file
     assert (Path(file.partition("sglang/")[0]) / added).read_text(encoding="utf-8") == "// µ\n"
 
@@ -202,15 +206,10 @@ def test_a_patched_source_that_does_not_compile_is_named_with_the_compiler_s_err
 ) -> None:
     failures: list[str] = []
     monkeypatch.setattr(cuda_modules, "BUILD_FAILURES", failures)
-    loader = RefusingLoader(site_packages)
-    scale = PatchableModule(loader, loader.load_jit, ("scale",), {"cuda_files": ["scale.cuh"]})
-    run = scale.run
-    PATCHES.set(HEADER, make_patched_source(HEADER, "", "return nothing;\n", [], print))
-    try:
-        with pytest.raises(RuntimeError, match="ninja failed"):
-            run()
-    finally:
-        PATCHES.set(HEADER, None)
+    run = load_module(RefusingLoader(site_packages)).run
+    patch = make_patched_source(HEADER, "", "return nothing;\n", [], print)
+    with use_patch(HEADER, patch), pytest.raises(RuntimeError, match="ninja failed"):
+        run()
     assert failures == ['k.cuh(3): error: identifier "nothing"']
     assert "return 2" in run()[1]
 
@@ -240,12 +239,9 @@ def test_only_what_the_compiler_says_of_the_code_is_a_failure_of_the_code(
         raise RuntimeError(message)
 
     loader = FakeLoader(site_packages)
-    PATCHES.set(HEADER, make_patched_source(HEADER, "", "return 3;\n", [], print))
-    try:
-        with pytest.raises(RuntimeError):
-            PatchableModule(loader, fail, ("scale",), {"cuda_files": ["scale.cuh"]})
-    finally:
-        PATCHES.set(HEADER, None)
+    patch = make_patched_source(HEADER, "", "return 3;\n", [], print)
+    with use_patch(HEADER, patch), pytest.raises(RuntimeError):
+        PatchableModule(loader, fail, ("scale",), {"cuda_files": ["scale.cuh"]})
     assert (failures, machine) == (([message], []) if is_code else ([], [message]))
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+# Above which numbers the codes of 4-bit floats begin, from the second code on.
+_E2M1_LIMITS = (
+    ("ugt", 0.25), ("uge", 0.75), ("ugt", 1.25), ("uge", 1.75), ("ugt", 2.5), ("uge", 3.5),
+    ("ugt", 5.0),
+)  # fmt: skip
 # Helpers that `select_helpers` adds to a module that calls them.
 HELPERS = {
     "flush": """define internal float @flush(float %x) alwaysinline {
@@ -100,27 +105,13 @@ HELPERS = {
     # The code of a 4-bit float next to a number; between two, the even one. NaN is the largest.
     "narrow_e2m1": """define internal i8 @narrow_e2m1(float %x) alwaysinline {
   %a = call float @llvm.fabs.f32(float %x)
-  %c1 = fcmp ugt float %a, 0.25
-  %c2 = fcmp uge float %a, 0.75
-  %c3 = fcmp ugt float %a, 1.25
-  %c4 = fcmp uge float %a, 1.75
-  %c5 = fcmp ugt float %a, 2.5
-  %c6 = fcmp uge float %a, 3.5
-  %c7 = fcmp ugt float %a, 5.0
-  %w1 = zext i1 %c1 to i8
-  %w2 = zext i1 %c2 to i8
-  %w3 = zext i1 %c3 to i8
-  %w4 = zext i1 %c4 to i8
-  %w5 = zext i1 %c5 to i8
-  %w6 = zext i1 %c6 to i8
-  %w7 = zext i1 %c7 to i8
-  %s2 = add i8 %w1, %w2
-  %s3 = add i8 %s2, %w3
-  %s4 = add i8 %s3, %w4
-  %s5 = add i8 %s4, %w5
-  %s6 = add i8 %s5, %w6
-  %s7 = add i8 %s6, %w7
-  %bits = bitcast float %x to i32
+"""
+    + "".join(
+        f"  %c{code} = fcmp {order} float %a, {limit}\n  %w{code} = zext i1 %c{code} to i8\n"
+        f"  %s{code} = add i8 {f'%s{code - 1}' if code > 1 else '0'}, %w{code}\n"
+        for code, (order, limit) in enumerate(_E2M1_LIMITS, 1)
+    )
+    + """  %bits = bitcast float %x to i32
   %negative = icmp slt i32 %bits, 0
   %number = fcmp ord float %x, 0.0
   %minus = and i1 %negative, %number

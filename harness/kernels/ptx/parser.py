@@ -260,7 +260,7 @@ class _BodyReader:
         self._scopes: list[dict[str, str]] = [{}]
         self._scope_numbers = [0]
         self._scope_count = 0
-        self._call_sites: dict[tuple[int, int, int], tuple[int, int, int]] = {}
+        self._call_sites: dict[tuple[int, ...], tuple[int, ...]] = {}  # file, line and column
         self._source = SourceLocation()
 
     def read(self, body: str) -> None:
@@ -394,26 +394,22 @@ class _BodyReader:
 
     def _read_locations(self, body: str) -> None:
         for line in body.split("\n"):
-            match = self._LOC.match(line.strip())
-            if match is not None and match[4] is not None:
-                here = (int(match[1]), int(match[2]), int(match[3]))
-                self._call_sites[here] = (int(match[4]), int(match[5]), int(match[6]))
+            self._parse_location(line.strip())
 
-    def _parse_location(self, line: str) -> SourceLocation:
-        match = self._LOC.match(line)
+    def _parse_location(self, text: str) -> SourceLocation:
+        match = self._LOC.match(text)
         if match is None:
             return self._source
-        here = (int(match[1]), int(match[2]), int(match[3]))
-        at = (int(match[4]), int(match[5]), int(match[6])) if match[4] is not None else None
-        if at is not None:  # the nearest line before an instruction names its callers
-            self._call_sites[here] = at
-        return self._make_location(here, at, 0)
+        numbers = [int(number) for number in match.groups() if number is not None]
+        file, line, column = numbers[:3]
+        if numbers[3:]:  # the nearest line before an instruction names its callers
+            self._call_sites[file, line, column] = tuple(numbers[3:])
+        return self._make_location((file, line, column), bool(numbers[3:]), 0)
 
     def _make_location(
-        self, here: tuple[int, int, int], at: tuple[int, int, int] | None, depth: int
+        self, place: tuple[int, ...], is_inlined: bool, depth: int
     ) -> SourceLocation:
-        file, line, column = here
-        caller = None
-        if at is not None and depth < 32:
-            caller = self._make_location(at, self._call_sites.get(at), depth + 1)
+        file, line, column = place
+        call_site = self._call_sites.get(place) if is_inlined and depth < 32 else None
+        caller = None if call_site is None else self._make_location(call_site, True, depth + 1)
         return SourceLocation(self._files.get(file, "?"), line, column, caller)

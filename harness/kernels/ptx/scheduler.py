@@ -297,15 +297,11 @@ def _build_release_barriers() -> PtxFunction:
         with code.when(waits):
             payload = code.element_pointer(frame, "i64", FrameField.PAYLOAD)
             entry = entry_of(code.load_field(payload, 0))
-            arrived = code.load_field(entry, BarrierField.ARRIVED)
-            waiting = code.load_field(entry, BarrierField.WAITING)
-            named = code.load_field(entry, BarrierField.EXPECTED)
-            expected = code.let(f"select i1 {code.is_equal(named, 0)}, i64 %live, i64 {named}")
-            total = code.let(f"add i64 {arrived}, {waiting}")
-            with code.when(code.let(f"icmp uge i64 {total}, {expected}")):
+            with code.when(_has_all_threads(code, entry)):
                 _check_same_barrier(code, thread, frame, payload)
                 code.store("i64", "1", progress)
                 true = code.load_field(entry, BarrierField.TRUE)
+                waiting = code.load_field(entry, BarrierField.WAITING)
                 code.store_element("i64", true, frame, FrameField.BALLOT)
                 code.store_element("i64", waiting, frame, FrameField.GROUP)
                 code.store_element("i64", str(ThreadStatus.READY), frame, FrameField.STATUS)
@@ -315,19 +311,21 @@ def _build_release_barriers() -> PtxFunction:
         with code.loop(BARRIER_COUNT) as number:
             entry = entry_of(number)
             waiting = code.load_field(entry, BarrierField.WAITING)
-            named = code.load_field(entry, BarrierField.EXPECTED)
-            arrived = code.load_field(entry, BarrierField.ARRIVED)
-            expected = code.let(f"select i1 {code.is_equal(named, 0)}, i64 %live, i64 {named}")
-            total = code.let(f"add i64 {arrived}, {waiting}")
-            complete = code.join_conditions(
-                code.is_nonzero(waiting),
-                code.let(f"icmp uge i64 {total}, {expected}"),
-            )
-            rest = code.let(f"select i1 {complete}, i64 0, i64 {arrived}")
-            code.store_element("i64", rest, entry, BarrierField.ARRIVED)
+            complete = code.join_conditions(code.is_nonzero(waiting), _has_all_threads(code, entry))
+            with code.when(complete):
+                code.store_element("i64", "0", entry, BarrierField.ARRIVED)
     shifted = code.let(f"shl i64 {code.load('i64', yielded)}, 1")
     code.emit(f"ret i64 {code.let(f'or i64 {shifted}, {released}')}")
     return code
+
+
+def _has_all_threads(code: PtxFunction, entry: str) -> str:
+    """Return whether as many threads arrived at a barrier as it waits for, or all living ones."""
+    arrived = code.load_field(entry, BarrierField.ARRIVED)
+    waiting = code.load_field(entry, BarrierField.WAITING)
+    requested = code.load_field(entry, BarrierField.EXPECTED)
+    expected = code.let(f"select i1 {code.is_equal(requested, 0)}, i64 %live, i64 {requested}")
+    return code.let(f"icmp uge i64 {code.let(f'add i64 {arrived}, {waiting}')}, {expected}")
 
 
 def _check_same_barrier(code: PtxFunction, thread: str, frame: str, payload: str) -> None:
