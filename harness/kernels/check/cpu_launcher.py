@@ -13,7 +13,7 @@ import ctypes
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -209,33 +209,33 @@ class CpuLauncher:
         values, spans = self._encode_arguments(
             launch, (*bound.runtime_arguments(), *numbers), lowered
         )
-        programs = range(launch.program_count) if chosen is None else chosen
-        process.shadows.begin_launch()
+        program_count = launch.program_count if chosen is None else len(chosen)
+
+        def get_program(ordinal: int) -> ProgramId:
+            return to_coordinates(ordinal, launch.grid) if chosen is None else chosen[ordinal]
+
         tables = RegionTables(
             lowered,
             spans,
             None if self._trust_loaded_pointers else self._memory.iterate_living,
-            programs,
+            program_count,
+            get_program,
             process.shadows,
-            lambda number: to_coordinates(number, launch.grid),
         )
         arguments = struct.pack(f"<{len(values)}Q", *values)
         regions = struct.pack(f"<{len(tables.parameter_regions)}q", *tables.parameter_regions)
         storages = struct.pack(f"<{len(tables.storage_regions)}q", *tables.storage_regions)
-        named = (
-            struct.pack(f"<{3 * len(chosen)}q", *(side for one in chosen for side in one))
-            if chosen
-            else b""
-        )
+        coordinates = [place for program in chosen or () for place in program]
+        chosen_programs = struct.pack(f"<{len(coordinates)}q", *coordinates)
         watched = self.watched_lines or ()
-        counting = bytes((one.source.file, one.source.line) in watched for one in lowered.sites)
+        watched_sites = bytes(site.source.line_key in watched for site in lowered.sites)
         states = self._options.make_report_states(len(lowered.sites), self._launches.ignores_races)
         extents = np.zeros(len(lowered.sites), dtype=np.int64)
         context = process.context
         context[:] = [
             *launch.grid,
-            _address_of_bytes(named) if chosen else 0,
-            len(programs),
+            _address_of_bytes(chosen_programs) if chosen else 0,
+            program_count,
             process.reserve_scratch(lowered.scratch_size + 64),
             process.reports.ctypes.data,
             _address_of_bytes(arguments),
@@ -248,7 +248,7 @@ class CpuLauncher:
             0,
             0,
             process.reserve_ran_flags(len(lowered.block_lines)),
-            _address_of_bytes(counting) if self.watched_lines is not None else 0,
+            _address_of_bytes(watched_sites) if self.watched_lines is not None else 0,
             process.program_order.log_address if lowered.uses_atomic_results else 0,
             0,
             lowered.uses_atomic_results and not lowered.has_unseen_synchronization,
@@ -259,8 +259,8 @@ class CpuLauncher:
             extents.ctypes.data if self.measures_extents else 0,
         ]
         if lowered.uses_atomic_results:
-            process.program_order.begin_launch(lowered.sites, process.next_program, len(programs))
-        process.next_program += len(programs) + 1
+            process.program_order.begin_launch(lowered.sites, process.next_program, program_count)
+        process.next_program += program_count + 1
         is_tracing, is_recording = sys.gettrace() is not None, recorded_reach.is_recording()
         if is_tracing or is_recording:
             process.ran_flags[:] = 0
@@ -277,8 +277,8 @@ class CpuLauncher:
                 line_tracing.trace_lines(lines)
         if self.measures_extents:
             self.report_extents(lowered, extents.tolist())
-        reader = self._make_report_reader(launch, lowered, spans, tables, programs)
-        errors = [reader(numbers) for numbers in process.read_reports()]
+        read_report = self._make_report_reader(launch, lowered, spans, tables, get_program)
+        errors = list(map(read_report, process.read_reports()))
         for error in errors:
             if isinstance(error, UncheckableKernel):
                 raise error
@@ -296,15 +296,11 @@ class CpuLauncher:
         lowered: LoweredKernel,
         spans: list[TensorSpan | None],
         tables: RegionTables,
-        programs: Sequence[int] | Sequence[ProgramId],
+        get_program: Callable[[int], ProgramId],
     ) -> Callable[[list[int]], Exception]:
         """Return the function from a report's numbers to what it reports."""
         context = self._state.context
         first, table = int(context[LaunchField.FIRST_PROGRAM]), int(context[LaunchField.STORAGES])
-
-        def get_program(ordinal: int) -> ProgramId:
-            chosen = programs[ordinal]
-            return to_coordinates(chosen, launch.grid) if isinstance(chosen, int) else chosen
 
         def read_report(numbers: list[int]) -> Exception:
             numbers[ReportField.X : ReportField.Z + 1] = get_program(numbers[ReportField.ORDINAL])
@@ -370,7 +366,8 @@ class CpuLauncher:
         """Encode a host's descriptor as the arguments that Triton passes in its place."""
         base, *rest = adapter.expand_descriptor(argument.value)
         span = self._get_span(argument.name, base, next(parameter_types))
-        values += [span.start, *(_encode_value(one, next(parameter_types).element) for one in rest)]
+        values.append(span.start)
+        values += [_encode_value(value, next(parameter_types).element) for value in rest]
         spans += [span, *[None] * len(rest)]
 
 

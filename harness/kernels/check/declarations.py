@@ -34,21 +34,12 @@ class Check:
 
     device = "cpu"
 
-    def __init__(self, options: CheckOptions = DEFAULT_OPTIONS) -> None:
+    def __init__(
+        self, options: CheckOptions = DEFAULT_OPTIONS, memory: MemoryTracker | None = None
+    ) -> None:
         self.launches = LaunchLog()
-        self._options = options
-        self._memory = self._make_memory_tracker()
-
-    def _make_memory_tracker(self) -> MemoryTracker:
-        return MemoryTracker()
-
-    @property
-    def memory(self) -> MemoryTracker:
-        return self._memory
-
-    @property
-    def options(self) -> CheckOptions:
-        return self._options
+        self.options = options
+        self.memory = memory or MemoryTracker()
 
     def allow(
         self, tensor: torch.Tensor, *, write: IndexRule | None = None, read: IndexRule | None = None
@@ -57,7 +48,7 @@ class Check:
 
         No rule (None) allows all elements. Elements outside the tensor are not affected.
         """
-        self._memory.track_storage(tensor, "a tensor with an access rule").access_rules.append(
+        self.memory.track_storage(tensor, "a tensor with an access rule").access_rules.append(
             AccessRule(tensor, _unpack_program(write), _unpack_program(read))
         )
 
@@ -79,7 +70,7 @@ class Check:
     def mark_uninitialized(self, tensor: torch.Tensor) -> None:
         """Declare the tensor uninitialized: no element may be read before it is written."""
         torch_modes.fill_with_poison(tensor)
-        self._memory.track_storage(tensor, "an uninitialized tensor").mark_tensor_uninitialized(
+        self.memory.track_storage(tensor, "an uninitialized tensor").mark_tensor_uninitialized(
             tensor
         )
 
@@ -90,7 +81,7 @@ class Check:
         """
         if not tensor.numel():
             return
-        storage = self._memory.find_storage(tensor)
+        storage = self.memory.find_storage(tensor)
         if storage is None or storage.uninitialized is None:
             raise ValueError(
                 "this tensor was not uninitialized in this session: call mark_uninitialized"
@@ -117,7 +108,7 @@ class Check:
 
     def register_tensor(self, tensor: torch.Tensor, name: str) -> None:
         """Allow accesses to a tensor whose address kernels load from memory, and name it."""
-        self._memory.track_storage(tensor, name)
+        self.memory.track_storage(tensor, name)
 
     @contextlib.contextmanager
     def ignore_races(self) -> Iterator[None]:
@@ -157,14 +148,14 @@ class Check:
         function, whose closure may hold the session.
         """
         self.launches.release_tensors()
-        self._memory.clear()
+        self.memory.clear()
 
     def open(self, stack: contextlib.ExitStack) -> None:
         from harness.kernels.check.cpu_launcher import CpuLauncher
 
-        stack.enter_context(torch_modes.CpuDeviceMode(self._memory))
-        stack.enter_context(torch_modes.WriteTrackingMode(self._memory))
-        stack.enter_context(CpuLauncher(self._memory, self.launches, self._options))
+        stack.enter_context(torch_modes.CpuDeviceMode(self.memory))
+        stack.enter_context(torch_modes.WriteTrackingMode(self.memory))
+        stack.enter_context(CpuLauncher(self.memory, self.launches, self.options))
 
 
 def _unpack_program(rule: IndexRule | None) -> Any:

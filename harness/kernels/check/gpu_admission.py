@@ -75,6 +75,5 @@ def _acquire_admission(folder: Path, deadline: float) -> int:
 
 
 def _sleep_briefly() -> None:
-    time.sleep(
-        0.05 + os.getpid() % 97 / 1000
-    )  # processes wake at different times, without randomness
+    """Processes wake at different times, without randomness."""
+    time.sleep(0.05 + os.getpid() % 97 / 1000)

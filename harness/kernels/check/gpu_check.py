@@ -32,10 +32,7 @@ from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
 from harness.kernels.triton import line_tracing
 from harness.patching import jit_kernels as patching
 
-_SGLANG_NAMESPACES = (
-    "sgl_kernel",
-    "sglang",
-)  # operators whose kernels are SGLang's and not PyTorch's
+_SGLANG_NAMESPACES = ("sgl_kernel", "sglang")  # of operators whose kernels are not PyTorch's
 
 
 class GpuCheck(Check):
@@ -48,7 +45,7 @@ class GpuCheck(Check):
         self.unchecked_kernels: set[str] = set()  # Triton kernels that ran unchecked
 
     def open(self, stack: contextlib.ExitStack) -> None:
-        stack.enter_context(torch_modes.WriteTrackingMode(self._memory))
+        stack.enter_context(torch_modes.WriteTrackingMode(self.memory))
         stack.enter_context(_OperatorMode(self))
         stack.enter_context(self._intercept_triton_launches())
 
@@ -121,9 +118,9 @@ class GpuCheck(Check):
             return self.launch_guarded(launch, call)
         for name, value in launch.arguments.items():
             if isinstance(value, torch.Tensor):
-                self._memory.track_storage(value, name)
-        self.launches.begin_launch(launch, self._memory)
-        launcher.build_rule_table = DeviceRuleLists(launch, self._memory)
+                self.memory.track_storage(value, name)
+        self.launches.begin_launch(launch, self.memory)
+        launcher.build_rule_table = DeviceRuleLists(launch, self.memory)
         try:
             result = self._call_and_wait(launch, lambda: call(launch.arguments))
             self.raise_reported()
@@ -133,9 +130,8 @@ class GpuCheck(Check):
         finally:
             launcher.build_rule_table = None
             self.launches.end_launch(launch)
-        if launcher.find_refusal(
-            kernel, (), named, has_rules
-        ):  # the compilation may have found one
+        # The compilation may have found a reason to refuse.
+        if launcher.find_refusal(kernel, (), named, has_rules):
             self.unchecked_kernels.add(launch.kernel)
         return result
 
@@ -144,7 +140,7 @@ class GpuCheck(Check):
         if self.launches.make_access_rules(launch):
             return True
         storages = (
-            self._memory.find_storage(value)
+            self.memory.find_storage(value)
             for value in launch.arguments.values()
             if isinstance(value, torch.Tensor)
         )
@@ -155,7 +151,7 @@ class GpuCheck(Check):
         torch.cuda.synchronize()
         before = len(self.launches.errors)
         violations = (
-            gpu_reports.violation_from_record(*report, self._memory)
+            gpu_reports.violation_from_record(*report, self.memory)
             for report in PROCESS_REPORTS.read_new_reports()
         )
         self.launches.errors += [violation for violation in violations if violation is not None]
@@ -180,7 +176,7 @@ class GpuCheck(Check):
     ) -> Any:
         self.launches.append(launch)
         rules = [
-            (self._memory.track_storage(rule.tensor), rule)
+            (self.memory.track_storage(rule.tensor), rule)
             for rule in self.launches.make_access_rules(launch)
         ]
         zones = GuardZoneCopies()
@@ -188,7 +184,7 @@ class GpuCheck(Check):
         def copy(tensor: torch.Tensor, name: str) -> torch.Tensor:
             if tensor.device.type != "cuda":
                 return tensor
-            storage = self._memory.track_storage(tensor, name)
+            storage = self.memory.track_storage(tensor, name)
             rules.extend(
                 (storage, rule) for rule in storage.access_rules if (storage, rule) not in rules
             )

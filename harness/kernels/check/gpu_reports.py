@@ -99,9 +99,8 @@ def _was_uninitialized(
 
 
 def _find_span(address: int, spans: list[TensorSpan]) -> TensorSpan | None:
-    for span in spans:
-        if span.start <= address < span.end:
-            return span
+    if span := next((span for span in spans if span.start <= address < span.end), None):
+        return span
     storage = STORAGE_REGISTRY.find_containing(address)
     return None if storage is None else _span_from_storage(storage)
 
@@ -118,16 +117,10 @@ def _find_pointed_span(
     return None if storage is None or storage.size + 1 != size else _span_from_storage(storage)
 
 
-def _span_from_storage(known_storage: storage_registry.DeviceStorage) -> TensorSpan:
+def _span_from_storage(known: storage_registry.DeviceStorage) -> TensorSpan:
     storage: Any = None
     return TensorSpan(
-        known_storage.name,
-        known_storage.start,
-        known_storage.end,
-        known_storage.itemsize,
-        known_storage.shape,
-        known_storage.dtype,
-        storage,
+        known.name, known.start, known.end, known.itemsize, known.shape, known.dtype, storage
     )
 
 
@@ -138,10 +131,8 @@ def _recompute_overflow(site: OperationSite, left: int, right: int) -> tuple[int
     if site.label in ("narrowed", "sum"):
         left, right = wrap_integer(left, 64, signed), 0
         return left, right, wrap_integer(left, bits, signed)
-    left, right = (
-        wrap_integer(left, bits, signed),
-        wrap_integer(right, bits, signed and site.label != "<<"),
-    )
+    left = wrap_integer(left, bits, signed)
+    right = wrap_integer(right, bits, signed and site.label != "<<")
     return left, right, wrap_integer(_OPERATORS[site.label](left, right), bits, signed)
 
 

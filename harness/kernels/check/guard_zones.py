@@ -109,13 +109,12 @@ def replace_tensors(value: Any, replace: Callable[[torch.Tensor], torch.Tensor])
     if isinstance(value, torch.Tensor):
         return replace(value)
     if isinstance(value, (list, tuple)):
-        parts = [replace_tensors(part, replace) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        items = [replace_tensors(item, replace) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, dict):
-        return {name: replace_tensors(part, replace) for name, part in value.items()}
-    if isinstance(
-        getattr(value, "base", None), torch.Tensor
-    ):  # a reinterpreted tensor, or a descriptor
+        return {name: replace_tensors(item, replace) for name, item in value.items()}
+    # A reinterpreted tensor, or a descriptor.
+    if isinstance(getattr(value, "base", None), torch.Tensor):
         other = copy.copy(value)
         other.base = replace(value.base)
         return other

@@ -25,6 +25,7 @@ from harness.kernels.triton.capture_folder import (
     get_kernel_folder,
     read_wanted_kernels,
 )
+from harness.kernels.triton.recorded_reach import name_kernel
 
 TOO_LARGE_NAME = "too-large"
 MAX_LAUNCHES = 24  # of one kernel
@@ -58,18 +59,16 @@ class CapturedLaunch:
 
     def make_arguments(self) -> dict[str, Any]:
         """Make the arguments anew, with memory of their own; views that overlapped still do."""
-        made = [
-            torch.frombuffer(bytearray(memory) or bytearray(1), dtype=torch.uint8)
+        storages = [
+            torch.frombuffer(bytearray(memory) or bytearray(1), dtype=torch.uint8).untyped_storage()
             for memory in self.memories
         ]
 
         def make_value(value: Any) -> Any:
             if not isinstance(value, CapturedTensor):
                 return value
-            empty = torch.empty(0, dtype=value.dtype)
-            return empty.set_(
-                made[value.memory].untyped_storage(), value.offset, value.shape, value.strides
-            )
+            view = value.offset, value.shape, value.strides
+            return torch.empty(0, dtype=value.dtype).set_(storages[value.memory], *view)
 
         return {name: make_value(value) for name, value in self.arguments.items()}
 
@@ -79,7 +78,7 @@ def capture_launch(kernel: Any, values: dict[str, Any], grid: tuple[int, ...], m
     folder = os.environ.get(CAPTURE_VARIABLE)
     if not folder:
         return
-    name = f"{kernel.fn.__module__}:{kernel.fn.__qualname__}"
+    name = name_kernel(kernel)
     wanted = read_wanted_kernels(Path(folder))
     if wanted is not None and name not in wanted:
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,16 +82,9 @@ class LaunchLog(list[KernelLaunch]):
                 raise ValueError(f"{launch} has no program {program}")
         return chosen
 
-    def list_programs(self, launch: KernelLaunch) -> Iterable[ProgramId]:
-        chosen = self.get_chosen_programs(launch)
-        if chosen is not None:
-            return chosen
-        return itertools.product(*(range(side) for side in launch.grid))  # type: ignore[return-value]
-
     def begin_launch(self, launch: KernelLaunch, memory: MemoryTracker) -> None:
-        if (
-            len(self) >= _MAX_LAUNCHES
-        ):  # a server's session is long, and each launch keeps its tensors alive
+        # A server's session is long, and each launch keeps its tensors alive.
+        if len(self) >= _MAX_LAUNCHES:
             del self[: _MAX_LAUNCHES // 2]
         self.append(launch)
         for name, value in launch.arguments.items():
@@ -138,13 +130,13 @@ class LaunchLog(list[KernelLaunch]):
     def make_access_rules(self, launch: KernelLaunch) -> list[AccessRule]:
         rules = []
         for rule in self._argument_rules:
-            if rule.kernel == launch.kernel:
-                if rule.argument not in launch.arguments:
-                    names = ", ".join(launch.arguments)
-                    raise ValueError(f"{launch.kernel} has no argument {rule.argument}: {names}")
-                tensor = launch.arguments[rule.argument]
-                write, read = bind_rule(rule.write, launch), bind_rule(rule.read, launch)
-                rules.append(AccessRule(tensor, write, read))
+            if rule.kernel != launch.kernel:
+                continue
+            if rule.argument not in launch.arguments:
+                names = ", ".join(launch.arguments)
+                raise ValueError(f"{launch.kernel} has no argument {rule.argument}: {names}")
+            write, read = _bind_rule(rule.write, launch), _bind_rule(rule.read, launch)
+            rules.append(AccessRule(launch.arguments[rule.argument], write, read))
         return rules
 
 
@@ -163,7 +155,7 @@ def to_coordinates(number: int, grid: ProgramId) -> ProgramId:
     return x, y, z
 
 
-def bind_rule(
+def _bind_rule(
     rule: ArgumentRule | None, launch: KernelLaunch
 ) -> Callable[[ProgramId], Index] | None:
     if rule is None:

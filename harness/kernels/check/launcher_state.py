@@ -9,7 +9,7 @@ import numpy as np
 from harness.kernels import cpu
 from harness.kernels.check.options import MAX_REPORTS
 from harness.kernels.check.program_order import ProgramOrder
-from harness.kernels.check.region_tables import RaceShadows
+from harness.kernels.check.region_tables import RaceShadows, ShadowMemory
 from harness.kernels.cpu.abi import MAX_OVERFLOWS, REPORT_SIZE, LaunchField, OverflowField
 
 _SMALLEST_SCRATCH = 1 << 16
@@ -19,7 +19,7 @@ class LauncherState:
     """Buffers that all sessions of a process share."""
 
     def __init__(self) -> None:
-        self.shadows = RaceShadows()
+        self.shadows = RaceShadows(ShadowMemory(), ShadowMemory())
         self.program_order = ProgramOrder()
         self.overflows = np.zeros((MAX_OVERFLOWS, len(OverflowField)), dtype=np.int64)
         self.context = (ctypes.c_uint64 * len(LaunchField))()

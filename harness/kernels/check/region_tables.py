@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -51,15 +51,11 @@ class ShadowMemory:
         return address
 
 
-class RaceShadows:
+class RaceShadows(NamedTuple):
     """The shadows of writers and of readers, which have different formats (`cpu.abi`)."""
 
-    def __init__(self) -> None:
-        self.writers, self.readers = ShadowMemory(), ShadowMemory()
-
-    def begin_launch(self) -> None:
-        self.writers.begin_launch()
-        self.readers.begin_launch()
+    writers: ShadowMemory
+    readers: ShadowMemory
 
 
 @dataclass(slots=True)
@@ -79,14 +75,16 @@ class RegionTables:
         lowered: LoweredKernel,
         spans: Sequence[TensorSpan | None],
         list_known_storages: Callable[[], Iterable[TrackedStorage]] | None,
-        programs: Sequence[ProgramId] | range,
+        program_count: int,
+        get_program: Callable[[int], ProgramId],
         shadows: RaceShadows,
-        coordinates: Any,
     ) -> None:
-        self._lowered, self._spans = lowered, spans
-        self._programs, self._coordinates = programs, coordinates
-        self._shadows = shadows
-        self._kept_arrays: list[Any] = []  # arrays whose addresses are in the tables
+        """`get_program`: the coordinates of a program by its position in the launch."""
+        for shadow in shadows:
+            shadow.begin_launch()
+        self._lowered, self._spans, self._shadows = lowered, spans, shadows
+        self._program_count, self._get_program = program_count, get_program
+        self._referenced_arrays: list[Any] = []  # their addresses are in the tables
         self._fields_by_storage: dict[int, tuple[int, ...]] = {}
         self._uses = self._collect_uses()
         self.parameter_regions: list[int] = []
@@ -136,7 +134,7 @@ class RegionTables:
             else min(use.access_sizes).bit_length() - 1
         )
         writers = readers = 0
-        if written and len(self._programs) > 1:
+        if written and self._program_count > 1:
             writers = self._shadows.writers.allocate_shadow(storage, granule)
             if read and not (
                 self._lowered.uses_atomic_results or self._lowered.has_unseen_synchronization
@@ -160,18 +158,13 @@ class RegionTables:
         if not rules:
             return 0
         with torch.utils._python_dispatch._disable_current_modes():
-            programs = self._list_programs()
+            programs = list(map(self._get_program, range(self._program_count)))
             for rule in rules:
                 rule.compute_masks(access, programs, storage)
             masks = [self._combine_masks(rules, access, program, storage) for program in programs]
         table = np.array(masks, dtype=np.uint64)
-        self._kept_arrays.append(table)
+        self._referenced_arrays.append(table)
         return int(table.ctypes.data)
-
-    def _list_programs(self) -> Sequence[ProgramId]:
-        if isinstance(self._programs, range):
-            return [self._coordinates(number) for number in self._programs]
-        return self._programs
 
     def _combine_masks(
         self, rules: list[AccessRule], access: str, program: ProgramId, storage: TrackedStorage
@@ -186,5 +179,5 @@ class RegionTables:
         mask = masks[0]
         if len(masks) > 1:
             mask = np.bitwise_and.reduce(masks)
-            self._kept_arrays.append(mask)
+            self._referenced_arrays.append(mask)
         return int(mask.ctypes.data)

@@ -14,10 +14,7 @@ from torch._ops import HigherOrderOperator
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.kernels.check.tracked_memory import (
-    MemoryTracker,
-    is_in_host_memory,
-)
+from harness.kernels.check.tracked_memory import MemoryTracker, is_in_host_memory
 from harness.kernels.gpu import POISON
 from harness.kernels.gpu.empty_memory import EMPTY_STORAGES
 

@@ -16,6 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from harness.device.installation import is_installed
 from harness.device.memory import map_zero_bytes
+from harness.kernels.gpu.pointer_arguments import compute_reach
 
 Array = Any
 Index = Any
@@ -122,9 +123,7 @@ class TrackedStorage:
         self.size = storage.nbytes()
         self.end = self.start + self.size
         self.access_rules: list[AccessRule] = []
-        self.uninitialized: torch.Tensor | None = (
-            None  # a byte for each byte: 1 where uninitialized
-        )
+        self.uninitialized: torch.Tensor | None = None  # a byte for each byte: 1 if it is so
         self._alive = StorageWeakRef(storage)
 
     @property
@@ -199,19 +198,10 @@ class MemoryTracker:
             with torch._C._DisableTorchDispatch():
                 view_shadow_bytes(storage.uninitialized, tensor).fill_(0)
 
-    def make_span(self, tensor: torch.Tensor, name: str, itemsize: int | None = None) -> TensorSpan:
-        storage = self.track_storage(tensor, name)
-        size = itemsize or tensor.element_size()
-        reach = 0
-        if tensor.numel():
-            last = sum(
-                (length - 1) * stride
-                for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
-            )
-            reach = (last + 1) * tensor.element_size()
-        start = tensor.data_ptr()
-        kind = str(tensor.dtype).removeprefix("torch.")
-        return TensorSpan(name, start, start + reach, size, tuple(tensor.shape), kind, storage)
+    def make_span(self, tensor: torch.Tensor, name: str, itemsize: int) -> TensorSpan:
+        storage, start = self.track_storage(tensor, name), tensor.data_ptr()
+        end, dtype = start + compute_reach(tensor), str(tensor.dtype).removeprefix("torch.")
+        return TensorSpan(name, start, end, itemsize, tuple(tensor.shape), dtype, storage)
 
     def iterate_living(self) -> Iterator[TrackedStorage]:
         return (storage for storage in self._storages.values() if not storage.is_freed)

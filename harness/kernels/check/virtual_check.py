@@ -28,10 +28,7 @@ class VirtualCheck(Check):
 
     def __init__(self, options: CheckOptions) -> None:
         installation.install_device()
-        super().__init__(options)
-
-    def _make_memory_tracker(self) -> MemoryTracker:
-        return DeviceMemoryTracker()
+        super().__init__(options, DeviceMemoryTracker())
 
     def open(self, stack: contextlib.ExitStack) -> None:
         from harness.kernels.check.cpu_launcher import CpuLauncher
@@ -40,8 +37,8 @@ class VirtualCheck(Check):
         # examples, which would soon fill a card.
         stack.enter_context(LEDGER.lift_limit())
         stack.enter_context(self._track_other_threads())
-        stack.enter_context(torch_modes.WriteTrackingMode(self._memory))
-        stack.enter_context(CpuLauncher(self._memory, self.launches, self._options))
+        stack.enter_context(torch_modes.WriteTrackingMode(self.memory))
+        stack.enter_context(CpuLauncher(self.memory, self.launches, self.options))
         for extend in SESSION_EXTENSIONS:
             stack.enter_context(extend(self))
 
@@ -59,7 +56,7 @@ class VirtualCheck(Check):
                 value = args[place] if place < len(args) else options.get(name)
                 for tensor in value if isinstance(value, (list, tuple)) else (value,):
                     if isinstance(tensor, torch.Tensor):
-                        self._memory.mark_written(tensor)
+                        self.memory.mark_written(tensor)
 
         dispatch.OBSERVERS.append(mark_written)
         try:

@@ -17,9 +17,8 @@ def virtual_zeros(
 ) -> torch.Tensor:
     """Return zeros of this shape; on a GPU they take all their memory."""
     size = math.prod(shape) * dtype.itemsize
-    if torch.device(device).type != "cpu":
-        if is_installed():
-            return torch.zeros(tuple(shape), dtype=dtype, device=device)  # maps them as well
+    if torch.device(device).type == "cpu":
+        return map_zero_bytes(size).view(dtype).view(tuple(shape))
+    if not is_installed():  # the virtual GPU maps its memory as well
         gpu_admission.wait_for_memory(size, torch.cuda)
-        return torch.zeros(tuple(shape), dtype=dtype, device=device)
-    return map_zero_bytes(size).view(dtype).view(tuple(shape))
+    return torch.zeros(tuple(shape), dtype=dtype, device=device)

@@ -82,10 +82,8 @@ class AccessFunction:
         self, violation: ViolationKind, address: str, violating_lanes: str, other: str
     ) -> None:
         code = self._code
-        active, region = (
-            code.load("i64", self._active_lanes),
-            code.let("ptrtoint ptr %region to i64"),
-        )
+        active = code.load("i64", self._active_lanes)
+        region = code.let("ptrtoint ptr %region to i64")
         values = (address, violating_lanes, active, other, region)
         arguments = ", ".join(f"i64 {value}" for value in values)
         ends = code.let(
@@ -109,7 +107,7 @@ class AccessFunction:
         )
 
     def _emit_and(self, *conditions: str) -> str:
-        met = conditions[0]
-        for condition in conditions[1:]:
-            met = self._code.let(f"and i1 {met}, {condition}")
-        return met
+        both, *others = conditions
+        for condition in others:
+            both = self._code.let(f"and i1 {both}, {condition}")
+        return both

@@ -72,11 +72,7 @@ def emit_approximation(
         if flush:
             value = emit_flush(code, value)
         wide.append(code.let(f"fpext float {value} to double"))
-    done: list[str] = []
-    for step in _STEPS[rule]:
-        results = {f"v{number}": result for number, result in enumerate(done)}
-        done.append(code.let(step.format(*wide, **results)))
-    narrow = code.let(f"fptrunc double {done[-1]} to float")
+    narrow = code.let(f"fptrunc double {code.let_steps(_STEPS[rule], wide)} to float")
     return emit_flush(code, narrow) if flush else narrow
 
 

@@ -20,13 +20,16 @@ from harness.kernels.cpu.assembly_parser import (
     get_group_size,
     parse_block,
 )
+from harness.kernels.cpu.exact_intrinsics import MAXIMUM, MINIMUM, ROUNDED_OPERATIONS
 from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.cpu.number_formats import (
+    FLOAT_SUFFIXES,
     UnsupportedOnCpu,
     emit_narrowing,
     emit_widening,
     llvm_type,
     llvm_type_bits,
+    widened_type,
 )
 from harness.kernels.ir.graph import IROperation
 
@@ -36,22 +39,14 @@ _COMPARISONS = {"eq": "oeq", "ne": "one", "lt": "olt", "le": "ole", "gt": "ogt",
 _COMPARISONS |= {"equ": "ueq", "neu": "une", "ltu": "ult", "leu": "ule", "gtu": "ugt"}
 _COMPARISONS |= {"geu": "uge", "num": "ord", "nan": "uno"}
 # Results of these are what the rule says, rounded to the nearest; a third word is a modifier.
-_FLOAT_RULES = {
-    "add": "fadd {t} {0}, {1}",
-    "sub": "fsub {t} {0}, {1}",
-    "mul": "fmul {t} {0}, {1}",
-    "div": "fdiv {t} {0}, {1}",
-    "fma": "call {t} @llvm.fma.{s}({t} {0}, {t} {1}, {t} {2})",
-    "sqrt": "call {t} @llvm.sqrt.{s}({t} {0})",
-    "rcp": "fdiv {t} 1.0, {0}",
+_FLOAT_RULES = ROUNDED_OPERATIONS | {
     "neg": "fneg {t} {0}",
     "abs": "call {t} @llvm.fabs.{s}({t} {0})",
-    "min": "call {t} @llvm.minimumnum.{s}({t} {0}, {t} {1})",
-    "max": "call {t} @llvm.maximumnum.{s}({t} {0}, {t} {1})",
+    "min": MINIMUM,
+    "max": MAXIMUM,
 }
-_NEEDS_ROUNDING = frozenset(
-    ("div", "fma", "sqrt", "rcp")
-)  # without a word for it they mean another
+# Without a word for their rounding these mean another operation.
+_NEEDS_ROUNDING = frozenset(("div", "fma", "sqrt", "rcp"))
 _INTEGER_RULES = {
     "add": "add {t} {0}, {1}",
     "sub": "sub {t} {0}, {1}",
@@ -79,7 +74,7 @@ def emit_block(
     for value in (*operation.results, *operation.operands):
         kind = llvm_type(value.type.element)
         per_register = min(size, max(1, 32 // llvm_type_bits(kind)))
-        names = [f"${number + one}" for one in range(-(-size // per_register))]
+        names = [f"${number + place}" for place in range(-(-size // per_register))]
         number += len(names)
         places.append((kind, per_register, names))
     if number > len(constraints):
@@ -220,7 +215,7 @@ class _BlockRun:
         element = words[-1].removesuffix("x2")
         if words[-1].endswith("x2"):
             raise KeyError(words[-1])
-        operands = [self._to_float32(one, element) for one in statement.operands[1:]]
+        operands = [self._to_float32(operand, element) for operand in statement.operands[1:]]
         value = approximations.emit_approximation(self._code, rule, operands, "ftz" in words)
         self._write_float(statement, value, "float", element)
 
@@ -234,23 +229,23 @@ class _BlockRun:
         rounds = "rn" in words
         if rest or (opcode in _NEEDS_ROUNDING and not rounds):
             raise KeyError(opcode)
-        kind = {"f16": "half", "f64": "double"}.get(element, "float")
-        wanted = 1 + max(int(one) for one in re.findall(r"\{(\d)\}", _FLOAT_RULES[opcode]))
+        kind = widened_type(element)
+        wanted = 1 + max(int(index) for index in re.findall(r"\{(\d)\}", _FLOAT_RULES[opcode]))
         if len(values) != wanted:
             raise ValueError(opcode)
         if "ftz" in words:
             if kind != "float":
                 raise KeyError("ftz")
             values = [approximations.emit_flush(self._code, value) for value in values]
-        suffix = {"half": "f16", "float": "f32", "double": "f64"}[kind]
-        value = self._code.let(_FLOAT_RULES[opcode].format(*values, t=kind, s=suffix))
+        rule = _FLOAT_RULES[opcode].format(*values, t=kind, s=FLOAT_SUFFIXES[kind])
+        value = self._code.let(rule)
         if "ftz" in words:
             value = approximations.emit_flush(self._code, value)
         return self._to_bits(value, kind, element)
 
     def _emit_float(self, statement: AssemblyStatement, opcode: str, words: list[str]) -> None:
         element = _PTX_FLOATS[words[-1]]
-        values = [self._read_float(one, element) for one in statement.operands[1:]]
+        values = [self._read_float(operand, element) for operand in statement.operands[1:]]
         bits = self._compute_float(opcode, words, values, element)
         self._write(statement, bits, llvm_type_bits(llvm_type(element)))
 
@@ -277,7 +272,7 @@ class _BlockRun:
     def _emit_integer(self, statement: AssemblyStatement, opcode: str, words: list[str]) -> None:
         width, is_signed = int(words[-1][1:]), words[-1][0] == "s"
         name = ".".join([opcode, *words[:-1]])
-        values = [self._read_bits(one, width) for one in statement.operands[1:]]
+        values = [self._read_bits(operand, width) for operand in statement.operands[1:]]
         if name in ("shl", "shr"):
             word = "shl" if name == "shl" else "ashr" if is_signed else "lshr"
             amount = self._read_bits(statement.operands[2], 32)
@@ -299,8 +294,7 @@ class _BlockRun:
         [source] = statement.operands[1:]
         if words[-1] in _PTX_FLOATS and source not in self._widths:
             value = self._read_float(source, words[-1])
-            kind = {"f16": "half", "f64": "double"}.get(words[-1], "float")
-            self._write_float(statement, value, kind, words[-1])
+            self._write_float(statement, value, widened_type(words[-1]), words[-1])
             return
         self._write(statement, self._read_bits(source, width), width)
 
@@ -310,22 +304,19 @@ class _BlockRun:
             raise KeyError(comparison)
         left, right = statement.operands[1:]
         if kind in _PTX_FLOATS:
-            values = [self._read_float(one, kind) for one in (left, right)]
-            wide = {"f16": "half", "f64": "double"}.get(kind, "float")
-            holds = self._code.let(
-                f"fcmp {_COMPARISONS[comparison]} {wide} {values[0]}, {values[1]}"
-            )
+            values = [self._read_float(operand, kind) for operand in (left, right)]
+            test = f"{_COMPARISONS[comparison]} {widened_type(kind)}"
+            holds = self._code.let(f"fcmp {test} {values[0]}, {values[1]}")
         else:
             width = int(kind[1:])
-            values = [self._read_bits(one, width) for one in (left, right)]
+            values = [self._read_bits(operand, width) for operand in (left, right)]
             sign = "" if comparison in ("eq", "ne") else "s" if kind[0] == "s" else "u"
-            test = f"{sign}{comparison}"
-            holds = self._code.let(f"icmp {test} i{width} {values[0]}, {values[1]}")
+            holds = self._code.let(f"icmp {sign}{comparison} i{width} {values[0]}, {values[1]}")
         self._write(statement, holds, 1)
 
     def _emit_selection(self, statement: AssemblyStatement, words: list[str]) -> None:
         width = int(re.sub(r"\D", "", words[-1]))
-        first, second = (self._read_bits(one, width) for one in statement.operands[1:3])
+        first, second = (self._read_bits(operand, width) for operand in statement.operands[1:3])
         holds = self._read_bits(statement.operands[3], 1)
         number = self._code.let(f"select i1 {holds}, i{width} {first}, i{width} {second}")
         self._write(statement, number, width)
@@ -339,10 +330,11 @@ class _BlockRun:
             if sorted(how) != (["rn", "satfinite"] if target[0] == "e" else ["rn"]):
                 raise KeyError(target)
             high, low = (
-                self._to_bits(self._read_float(one, "f32"), "float", element) for one in operands
+                self._to_bits(self._read_float(operand, "f32"), "float", element)
+                for operand in operands
             )
             bits = llvm_type_bits(llvm_type(element))
-            numbers = [code.let(f"zext i{bits} {one} to i{2 * bits}") for one in (high, low)]
+            numbers = [code.let(f"zext i{bits} {half} to i{2 * bits}") for half in (high, low)]
             high = code.let(f"shl i{2 * bits} {numbers[0]}, {bits}")
             self._write(statement, code.let(f"or i{2 * bits} {high}, {numbers[1]}"), 2 * bits)
         elif source == "f32" and target in ("f16", "bf16") and how == ["rn"]:

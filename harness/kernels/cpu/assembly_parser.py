@@ -31,9 +31,9 @@ class AssemblyBlock:
 
     def list_approximations(self) -> list[str]:
         return [
-            one.opcode
-            for one in self.statements
-            if approximations.find_approximate_rule(one.opcode) is not None
+            statement.opcode
+            for statement in self.statements
+            if approximations.find_approximate_rule(statement.opcode) is not None
         ]
 
 
@@ -50,8 +50,8 @@ def parse_block(operation: IROperation) -> AssemblyBlock:
     text = re.sub(r"//[^\n]*", "", _get_text(operation))
     statements: list[AssemblyStatement] = []
     widths: dict[str, int] = {}
-    for part in re.split(r"[;{}]", text):
-        words = " ".join(part.split())
+    for statement_text in re.split(r"[;{}]", text):
+        words = " ".join(statement_text.split())
         if not words:
             continue
         if declared := re.fullmatch(r"\.reg \.(\w+) (.+)", words):
@@ -61,7 +61,7 @@ def parse_block(operation: IROperation) -> AssemblyBlock:
         match = _STATEMENT.fullmatch(words)
         if match is None:
             raise UnsupportedOnCpu(f"inline assembly: {words}")
-        operands = tuple(one.strip() for one in (match[4] or "").split(",") if one.strip())
+        operands = tuple(name.strip() for name in (match[4] or "").split(",") if name.strip())
         statements.append(AssemblyStatement(match[2] or "", match[1] == "!", match[3], operands))
     return AssemblyBlock(tuple(statements), widths)
 

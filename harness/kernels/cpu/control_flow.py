@@ -97,6 +97,14 @@ class ControlFlowLowering(LaneValues):
             del self.buffers[value]
             self.overflows.buffers.pop(value, None)
 
+    def _lower_body(
+        self, block: IRBlock, targets: tuple[IRValue, ...], yielded: tuple[IRValue, ...]
+    ) -> None:
+        """Lower a block that hands on these values to what control flow carries."""
+        with self._conditional_scope():
+            self._lower_block(block)
+            self._store_carried(targets, yielded)
+
     def _lower_block(self, block: IRBlock) -> None:
         self.code.store_element("i8", "1", self.ran_flags, len(self.block_lines))
         self.block_lines.append(tuple(sorted(set(_list_source_lines(block)))))
@@ -184,12 +192,10 @@ class ControlFlowLowering(LaneValues):
         start, end, step = (self.scalars[value] for value in operation.operands[:3])
         unsigned = operation.get_flag("unsignedCmp")
         wider = "zext" if unsigned else "sext"
-        if kind == "i64":
-            low, high, by = start, end, step
-        else:
-            low, high, by = (
-                code.let(f"{wider} {kind} {bound} to i64") for bound in (start, end, step)
-            )
+        low, high, by = (
+            bound if kind == "i64" else code.let(f"{wider} {kind} {bound} to i64")
+            for bound in (start, end, step)
+        )
         is_entered = code.let(f"icmp {'ult' if unsigned else 'slt'} i64 {low}, {high}")
         distance = code.let(f"sub i64 {code.let(f'sub i64 {high}, {low}')}, 1")
         iterations = code.let(f"add i64 {code.let(f'udiv i64 {distance}, {by}')}, 1")
@@ -197,7 +203,7 @@ class ControlFlowLowering(LaneValues):
         for value in carried:
             self._allocate_carried(value)
         self._store_carried(tuple(carried), operation.operands[3:])
-        with code.loop(iterations) as index, self._conditional_scope():
+        with code.loop(iterations) as index:
             offset = code.let(f"mul i64 {index}, {by}")
             induction_value = code.let(f"add i64 {low}, {offset}")
             self.scalars[induction] = (
@@ -207,8 +213,7 @@ class ControlFlowLowering(LaneValues):
             )
             for value in carried:
                 self._load_carried(value)
-            self._lower_block(body.block)
-            self._store_carried(tuple(carried), flow.get_terminator(body).operands)
+            self._lower_body(body.block, tuple(carried), flow.get_terminator(body).operands)
         self._alias_results(operation.results, tuple(carried))
 
     def lower_if(self, operation: IROperation) -> None:
@@ -222,9 +227,8 @@ class ControlFlowLowering(LaneValues):
         for label, region in zip(labels, operation.regions, strict=True):
             code.start_block(label)
             if region.blocks:
-                with self._conditional_scope():
-                    self._lower_block(region.block)
-                    self._store_carried(operation.results, flow.get_terminator(region).operands)
+                yielded = flow.get_terminator(region).operands
+                self._lower_body(region.block, operation.results, yielded)
             code.jump(end)
         code.start_block(end)
         for result in operation.results:
@@ -249,16 +253,13 @@ class ControlFlowLowering(LaneValues):
         for value in before.block.arguments:
             self._load_carried(value)
         condition = flow.get_terminator(before)
-        with self._conditional_scope():
-            self._lower_block(before.block)
-            self._store_carried(after.block.arguments, condition.operands[1:])
+        self._lower_body(before.block, after.block.arguments, condition.operands[1:])
         code.emit(f"br i1 {self.scalars[condition.operands[0]]}, label %{body}, label %{end}")
         code.start_block(body)
         for value in after.block.arguments:
             self._load_carried(value)
-        with self._conditional_scope():
-            self._lower_block(after.block)
-            self._store_carried(before.block.arguments, flow.get_terminator(after).operands)
+        yielded = flow.get_terminator(after).operands
+        self._lower_body(after.block, before.block.arguments, yielded)
         code.jump(head)
         code.start_block(end)
         self._alias_results(operation.results, after.block.arguments)

@@ -37,11 +37,8 @@ class _AxisFold:
     def __init__(self, emitter: ControlFlowLowering, operation: IROperation) -> None:
         self.emitter, self.operation, self.code = emitter, operation, emitter.code
         shape, axis = operation.operands[0].type.shape, operation.get_int("axis")
-        self.outer, self.count, self.inner = (
-            prod(shape[:axis]),
-            shape[axis],
-            prod(shape[axis + 1 :]),
-        )
+        self.count = shape[axis]
+        self.outer, self.inner = prod(shape[:axis]), prod(shape[axis + 1 :])
         # Sums of integers that form addresses are computed in 64 bits.
         self.is_wide = operation.result in emitter.address_integers and flow.is_integer_sum(
             operation
@@ -319,17 +316,17 @@ def lower_atomic(emitter: ControlFlowLowering, operation: IROperation) -> None:
     mask = None if compares or len(operands) < 3 else operands[2]
     emitter.materialize(*operands)
     element, result = pointer.type.pointee, operation.result
-    allowed = emitter.emit_buffer_address(
-        emitter.allocate_scratch(max(1, pointer.type.lanes))
-    )  # a byte for each active lane: 0 where the access was reported
+    # A byte for each active lane: 0 where the access was reported.
+    allowed = emitter.emit_buffer_address(emitter.allocate_scratch(max(1, pointer.type.lanes)))
     addresses = emitter.emit_access("update", operation, mask, allowed)
     stored = llvm_storage_type(element)
     buffer = emitter.allocate_for_type(result.type)
     base = emitter.emit_buffer_address(buffer)
     with code.loop(max(1, pointer.type.lanes)) as index:
-        emitter.emit_lane_store(_zero_literal(element), base, element, index)
+        emitter.emit_lane_store(number_formats.format_zero(element), base, element, index)
         on = "true" if mask is None else emitter.emit_lane(mask, index, {})[0]
-        with code.when(_emit_is_allowed(code, on, allowed, index)):
+        is_allowed = code.let(f"icmp ne i8 {code.load_element('i8', allowed, index)}, 0")
+        with code.when(code.let(f"and i1 {on}, {is_allowed}")):
             place = code.to_pointer(code.load_element("i64", addresses, index))
             before = code.load(stored, place)
             operand, _ = emitter.emit_lane(value, index, {})
@@ -343,18 +340,8 @@ def lower_atomic(emitter: ControlFlowLowering, operation: IROperation) -> None:
     emitter.set_result_buffer(result, buffer)
 
 
-def _emit_is_allowed(code: LlvmFunction, on: str, allowed: str, index: str) -> str:
-    """Emit whether a lane is active and its access was not reported."""
-    bit = code.load_element("i8", allowed, index)
-    return code.let(f"and i1 {on}, {code.let(f'icmp ne i8 {bit}, 0')}")
-
-
-def _zero_literal(element: str) -> str:
-    return "0.0" if llvm_type(element) in ("half", "float", "double") else "0"
-
-
 def _emit_compare_exchange(
-    code: LlvmFunction, element: str, before: str, expected: str, operands: str
+    code: LlvmFunction, element: str, before: str, expected: str, operand: str
 ) -> str:
     kind = llvm_type(element)
     if kind[0] == "i":
@@ -363,25 +350,23 @@ def _emit_compare_exchange(
         bits = f"i{8 * number_formats.size_of(element)}"
         pair = [code.let(f"bitcast {kind} {number} to {bits}") for number in (before, expected)]
         same = code.let(f"icmp eq {bits} {pair[0]}, {pair[1]}")
-    return code.let(f"select i1 {same}, {kind} {operands}, {kind} {before}")
+    return code.let(f"select i1 {same}, {kind} {operand}, {kind} {before}")
 
 
 def _emit_atomic_update(
-    code: LlvmFunction, operation: IROperation, element: str, before: str, operands: str
+    code: LlvmFunction, operation: IROperation, element: str, before: str, operand: str
 ) -> str:
     rule = _ATOMIC_OPERATIONS.get(operation.get_int("atomic_rmw_op"))
     kind = llvm_type(element)
     if rule is None or element in FLOAT8_FORMATS or element == "i1":
         raise UnsupportedOnCpu(f"an atomic on {triton_type_name(element)}")
     if rule == "exchange":
-        return operands
+        return operand
     if rule == "fadd":
-        pair = [
-            number_formats.emit_widening(code, number, element) for number in (before, operands)
-        ]
-        wide = pair[0][1]
-        total = code.let(f"fadd {wide} {pair[0][0]}, {pair[1][0]}")
+        left, wide = number_formats.emit_widening(code, before, element)
+        right, _ = number_formats.emit_widening(code, operand, element)
+        total = code.let(f"fadd {wide} {left}, {right}")
         return number_formats.emit_narrowing(code, total, wide, element)
     if rule in ("and", "or", "xor", "add"):
-        return code.let(f"{rule} {kind} {before}, {operands}")
-    return code.let(f"call {kind} @llvm.{rule}.{kind}({kind} {before}, {kind} {operands})")
+        return code.let(f"{rule} {kind} {before}, {operand}")
+    return code.let(f"call {kind} @llvm.{rule}.{kind}({kind} {before}, {kind} {operand})")

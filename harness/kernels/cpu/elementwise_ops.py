@@ -14,9 +14,11 @@ from harness.kernels.cpu import (
     exact_intrinsics,
 )
 from harness.kernels.cpu.conversion_ops import ElementEmitter
+from harness.kernels.cpu.exact_intrinsics import ROUNDED_OPERATIONS
 from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.cpu.number_formats import (
     FLOAT8_FORMATS,
+    FLOAT_SUFFIXES,
     LLVM_FLOAT_TYPES,
     UnsupportedOnCpu,
     emit_narrowing,
@@ -91,8 +93,8 @@ def _make_float_emitter(template: str) -> ElementEmitter:
         element = _get_element(operation)
         wide = [emit_widening(code, value, element) for value in operands]
         kind = wide[0][1]
-        suffix = {"half": "f16", "float": "f32", "double": "f64"}[kind]
-        result = code.let(template.format(*(value for value, _ in wide), t=kind, s=suffix))
+        values = (value for value, _ in wide)
+        result = code.let(template.format(*values, t=kind, s=FLOAT_SUFFIXES[kind]))
         return emit_narrowing(code, result, kind, element)
 
     return emit
@@ -119,7 +121,7 @@ def _make_libm_emitter(function: str) -> ElementEmitter:
 
 
 def _emit_rsqrt(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
-    root = _make_float_emitter(_ROOT)(code, operation, operands)
+    root = _make_float_emitter(ROUNDED_OPERATIONS["sqrt"])(code, operation, operands)
     one = format_literal("1.0", _get_element(operation))
     kind = llvm_type(_get_element(operation))
     return code.let(f"fdiv {kind} {one}, {root}")
@@ -128,16 +130,15 @@ def _emit_rsqrt(code: LlvmFunction, operation: IROperation, operands: list[str])
 def _emit_negation(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
     """Flip the sign bit, in any format."""
     kind = llvm_type(_get_element(operation))
-    if kind in ("half", "float", "double"):
+    if kind in FLOAT_SUFFIXES:
         return code.let(f"fneg {kind} {operands[0]}")
     return code.let(f"xor {kind} {operands[0]}, {1 << (int(kind[1:]) - 1)}")
 
 
 def _emit_absolute(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
     kind = llvm_type(_get_element(operation))
-    if kind in ("half", "float", "double"):
-        suffix = {"half": "f16", "float": "f32", "double": "f64"}[kind]
-        return code.let(f"call {kind} @llvm.fabs.{suffix}({kind} {operands[0]})")
+    if kind in FLOAT_SUFFIXES:
+        return code.let(f"call {kind} @llvm.fabs.{FLOAT_SUFFIXES[kind]}({kind} {operands[0]})")
     return code.let(f"and {kind} {operands[0]}, {(1 << (int(kind[1:]) - 1)) - 1}")
 
 
@@ -172,15 +173,12 @@ def _emit_clamp(code: LlvmFunction, operation: IROperation, operands: list[str])
     element = _get_element(operation)
     wide = [emit_widening(code, value, element) for value in operands]
     kind = wide[0][1]
-    suffix = {"half": "f16", "float": "f32", "double": "f64"}[kind]
+    suffix = FLOAT_SUFFIXES[kind]
     value, low, high = (number for number, _ in wide)
-    ends = (
-        ("maximum", "minimum")
-        if operation.get_int("propagateNan")
-        else ("maximumnum", "minimumnum")
-    )
-    for name, end in zip(ends, (low, high), strict=True):
-        value = code.let(f"call {kind} @llvm.{name}.{suffix}({kind} {value}, {kind} {end})")
+    form = "" if operation.get_int("propagateNan") else "num"
+    for name, end in (("maximum", low), ("minimum", high)):
+        call = f"@llvm.{name}{form}.{suffix}({kind} {value}, {kind} {end})"
+        value = code.let(f"call {kind} {call}")
     return emit_narrowing(code, value, kind, element)
 
 
@@ -224,11 +222,7 @@ def _emit_libdevice_call(code: LlvmFunction, operation: IROperation, operands: l
             code, operation, operands
         )
     if name in exact_intrinsics.LIBDEVICE_STEPS:
-        done: list[str] = []
-        for step in exact_intrinsics.LIBDEVICE_STEPS[name]:
-            results = {f"v{number}": result for number, result in enumerate(done)}
-            done.append(code.let(step.format(*operands, **results)))
-        return done[-1]
+        return code.let_steps(exact_intrinsics.LIBDEVICE_STEPS[name], operands)
     if name.removesuffix("f") == "rsqrt":
         return _emit_rsqrt(code, operation, operands)
     if name in approximations.FAST_FUNCTIONS:
@@ -257,7 +251,6 @@ _FLOAT_EXTREMA = {
     "minnumf": "minimumnum", "maxnumf": "maximumnum", "minimumf": "minimum", "maximumf": "maximum",
 }  # fmt: skip
 _BINARY_CALL = "call {{t}} @llvm.{name}.{suffix}({{t}} {{0}}, {{t}} {{1}})"
-_DIVIDE, _ROOT = "fdiv {t} {0}, {1}", "call {t} @llvm.sqrt.{s}({t} {0})"
 
 ELEMENT_EMITTERS: dict[str, ElementEmitter] = {
     **{
@@ -287,7 +280,7 @@ ELEMENT_EMITTERS: dict[str, ElementEmitter] = {
     "arith.trunci": conversion_ops.make_cast_emitter("trunc"),
     "arith.index_cast": conversion_ops.emit_index_cast,
     **{
-        f"arith.{name}f": _make_float_emitter(f"f{name} {{t}} {{0}}, {{1}}")
+        f"arith.{name}f": _make_float_emitter(ROUNDED_OPERATIONS[name])
         for name in ("add", "sub", "mul", "div")
     },
     **{
@@ -301,10 +294,10 @@ ELEMENT_EMITTERS: dict[str, ElementEmitter] = {
     "arith.remf": _make_libm_emitter("fmod"),
     "arith.negf": _emit_negation,
     "math.absf": _emit_absolute,
-    "math.fma": _make_float_emitter("call {t} @llvm.fma.{s}({t} {0}, {t} {1}, {t} {2})"),
-    "tt.precise_divf": _make_float_emitter(_DIVIDE),
-    "math.sqrt": _make_float_emitter(_ROOT),
-    "tt.precise_sqrt": _make_float_emitter(_ROOT),
+    "math.fma": _make_float_emitter(ROUNDED_OPERATIONS["fma"]),
+    "tt.precise_divf": _make_float_emitter(ROUNDED_OPERATIONS["div"]),
+    "math.sqrt": _make_float_emitter(ROUNDED_OPERATIONS["sqrt"]),
+    "tt.precise_sqrt": _make_float_emitter(ROUNDED_OPERATIONS["sqrt"]),
     "math.rsqrt": _emit_rsqrt,
     "math.floor": _make_float_emitter("call {t} @llvm.floor.{s}({t} {0})"),
     "math.ceil": _make_float_emitter("call {t} @llvm.ceil.{s}({t} {0})"),

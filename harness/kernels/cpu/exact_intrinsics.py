@@ -17,17 +17,14 @@ ROUNDED_OPERATIONS = {
     "sqrt": "call {t} @llvm.sqrt.{s}({t} {0})",
     "rcp": "fdiv {t} 1.0, {0}",
 }
+MINIMUM = "call {t} @llvm.minimumnum.{s}({t} {0}, {t} {1})"
+MAXIMUM = "call {t} @llvm.maximumnum.{s}({t} {0}, {t} {1})"
 # libdevice calls them `__nv_fadd_rn` and `__nv_dadd_rn`, but for fused ones: `fmaf_rn`, `fma_rn`.
 LIBDEVICE_FLOAT_FUNCTIONS = {
     f"{width}{name}_rn": rule for name, rule in ROUNDED_OPERATIONS.items() for width in "fd"
 }
 LIBDEVICE_FLOAT_FUNCTIONS |= dict.fromkeys(("fmaf_rn", "fma_rn"), ROUNDED_OPERATIONS["fma"])
-LIBDEVICE_FLOAT_FUNCTIONS |= dict.fromkeys(
-    ("fminf", "fmin"), "call {t} @llvm.minimumnum.{s}({t} {0}, {t} {1})"
-)
-LIBDEVICE_FLOAT_FUNCTIONS |= dict.fromkeys(
-    ("fmaxf", "fmax"), "call {t} @llvm.maximumnum.{s}({t} {0}, {t} {1})"
-)
+LIBDEVICE_FLOAT_FUNCTIONS |= {"fminf": MINIMUM, "fmin": MINIMUM, "fmaxf": MAXIMUM, "fmax": MAXIMUM}
 
 _INFINITY = "0x7FF0000000000000"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 
 class LlvmFunction:
@@ -34,6 +34,14 @@ class LlvmFunction:
         name = self.make_name("%t")
         self._lines.append(f"  {name} = {text}")
         return name
+
+    def let_steps(self, steps: Iterable[str], operands: Iterable[str]) -> str:
+        """Emit steps with `{0}` for the first operand and `{v0}` for the first step's result."""
+        results: list[str] = []
+        for step in steps:
+            names = {f"v{number}": result for number, result in enumerate(results)}
+            results.append(self.let(step.format(*operands, **names)))
+        return results[-1]
 
     def alloca(self, kind: str, value: str | None = None) -> str:
         name = self.make_name("%s")

@@ -108,12 +108,11 @@ class KernelLowering(ControlFlowLowering):
         target = llvm_type(value_type.element)
         if target == "i64":
             return number
-        if target[0] == "i":
-            return self.code.let(f"trunc i64 {number} to {target}")
         if target == "double":
             return self.code.let(f"bitcast i64 {number} to double")
-        bits = self.code.let(f"trunc i64 {number} to i{32 if target == 'float' else 16}")
-        return self.code.let(f"bitcast i{32 if target == 'float' else 16} {bits} to {target}")
+        kind = f"i{number_formats.llvm_type_bits(target)}"
+        bits = self.code.let(f"trunc i64 {number} to {kind}")
+        return bits if target == kind else self.code.let(f"bitcast {kind} {bits} to {target}")
 
     def lower_operation(self, operation: IROperation) -> None:
         name = operation.name
@@ -155,10 +154,8 @@ class KernelLowering(ControlFlowLowering):
 
     def _lower_packed_assembly(self, operation: IROperation) -> None:
         """Run a block of assembly on each group of lanes, the last group filled with its last."""
-        size, lanes = (
-            assembly_parser.get_group_size(operation),
-            max(1, operation.results[0].type.lanes),
-        )
+        size = assembly_parser.get_group_size(operation)
+        lanes = max(1, operation.results[0].type.lanes)
         self.materialize(*operation.operands)
         buffers = [self.allocate_for_type(result.type) for result in operation.results]
         bases = [self.emit_buffer_address(buffer) for buffer in buffers]
@@ -191,12 +188,8 @@ class KernelLowering(ControlFlowLowering):
         )
 
     def _lower_poison(self, operation: IROperation) -> None:
-        zero = (
-            "0.0"
-            if llvm_type(operation.result.type.element) in ("half", "float", "double")
-            else "0"
-        )
-        self.scalars[operation.result] = zero
+        element = operation.result.type.element
+        self.scalars[operation.result] = number_formats.format_zero(element)
 
     def _lower_program_id(self, operation: IROperation) -> None:
         self.scalars[operation.result] = f"%{'xyz'[operation.get_int('axis')]}"
@@ -241,9 +234,8 @@ class KernelLowering(ControlFlowLowering):
             self.emit_lane_store(state, state_buffer, "i32", "0")
             return self.emit_buffer_address(buffer), self.emit_buffer_address(state_buffer)
         state = self.overflows.buffers.get(value)
-        return self.emit_buffer_address(
-            self.buffers[value]
-        ), "null" if state is None else self.emit_buffer_address(state)
+        state_address = "null" if state is None else self.emit_buffer_address(state)
+        return self.emit_buffer_address(self.buffers[value]), state_address
 
     def emit_access(
         self,

@@ -18,6 +18,8 @@ FLOAT8_FORMATS = {"f8E4M3FN": (4, 3, 7, 0x7E), "f8E5M2": (5, 2, 15, 0x7B)}
 BIT_ENCODED_FORMATS = frozenset({"bf16", *FLOAT8_FORMATS})
 LLVM_FLOAT_TYPES = {"f16": "half", "f32": "float", "f64": "double", "bf16": "i16"}
 LLVM_FLOAT_TYPES |= dict.fromkeys(FLOAT8_FORMATS, "i8")
+# The floats that LLVM computes with, narrowest first, each with the end of an intrinsic's name.
+FLOAT_SUFFIXES = {"half": "f16", "float": "f32", "double": "f64"}
 
 
 class UnsupportedOnCpu(Exception):
@@ -42,9 +44,16 @@ def llvm_storage_type(element: str) -> str:
 
 
 def size_of(element: str) -> int:
-    return {"half": 2, "float": 4, "double": 8}.get(kind := llvm_storage_type(element)) or (
-        int(kind[1:]) // 8
-    )
+    return llvm_type_bits(llvm_storage_type(element)) // 8
+
+
+def format_zero(element: str) -> str:
+    return "0.0" if llvm_type(element) in FLOAT_SUFFIXES else "0"
+
+
+def widened_type(element: str) -> str:
+    """Return the type in which LLVM computes with floats of this format."""
+    return "float" if element in BIT_ENCODED_FORMATS else llvm_type(element)
 
 
 def llvm_type_bits(llvm: str) -> int:
@@ -208,19 +217,15 @@ define internal i8 @narrow_{name}(float %value) alwaysinline {{
 
 @functools.cache
 def _index_helper_functions() -> dict[str, str]:
-    written = re.findall(
-        r"define internal .*? @(\w+)\(.*?\n}\n",
-        text := _write_conversion_functions() + _write_division_functions(),
-        re.DOTALL,
-    )
-    parts = re.findall(r"define internal .*?\n}\n", text, re.DOTALL)
-    return dict(zip(written, parts, strict=True))
+    text = _write_conversion_functions() + _write_division_functions()
+    functions = re.finditer(r"define internal .*? @(\w+)\(.*?\n}\n", text, re.DOTALL)
+    return {function[1]: function[0] for function in functions}
 
 
 def select_called_helpers(text: str) -> str:
     """Select the helper functions that a kernel's module calls."""
     return "\n".join(
-        part for name, part in _index_helper_functions().items() if f"@{name}(" in text
+        function for name, function in _index_helper_functions().items() if f"@{name}(" in text
     )
 
 
@@ -261,10 +266,8 @@ define internal {kind} @{name}{bits}({kind} %a, {kind} %b) alwaysinline {{
 def emit_widening(code: LlvmFunction, value: str, element: str) -> tuple[str, str]:
     """Widen a value to a type that LLVM computes with; return that type."""
     if element in BIT_ENCODED_FORMATS:
-        return code.let(
-            f"call float @widen_{element}({LLVM_FLOAT_TYPES[element]} {value})"
-        ), "float"
-    return value, llvm_type(element)
+        value = code.let(f"call float @widen_{element}({LLVM_FLOAT_TYPES[element]} {value})")
+    return value, widened_type(element)
 
 
 def emit_narrowing(code: LlvmFunction, value: str, kind: str, element: str) -> str:
@@ -277,7 +280,7 @@ def emit_narrowing(code: LlvmFunction, value: str, kind: str, element: str) -> s
         return code.let(f"call {target} @narrow_{element}(float {value})")
     if kind == target:
         return value
-    order = ("half", "float", "double")
+    order = list(FLOAT_SUFFIXES)
     if (kind, target) == ("double", "half"):
         raise UnsupportedOnCpu("a conversion of fp64 to fp16")
     conversion = "fpext" if order.index(kind) < order.index(target) else "fptrunc"

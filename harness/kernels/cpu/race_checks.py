@@ -96,13 +96,13 @@ class RaceCheckedAccess(AccessFunction):
             with self._each_active_lane() as (_, address):
                 count = code.load_context(LaunchField.ATOMIC_COUNT)
                 with code.when(code.let(f"icmp ult i64 {count}, {MAX_ATOMICS}")):
-                    entry = code.element_pointer(table, f"[{len(AtomicField)} x i64]", count)
+                    record = code.element_pointer(table, f"[{len(AtomicField)} x i64]", count)
                     for field, value in (
                         (AtomicField.PROGRAM, me),
                         (AtomicField.ADDRESS, address),
                         (AtomicField.SITE, "%site"),
                     ):
-                        code.store_element("i64", value, entry, field)
+                        code.store_element("i64", value, record, field)
                     code.store_element(
                         "i64", code.let(f"add i64 {count}, 1"), "%context", LaunchField.ATOMIC_COUNT
                     )
@@ -142,17 +142,17 @@ class RaceCheckedAccess(AccessFunction):
         """
         code = self._code
         with self._each_granule(writers) as (index, address, place):
-            seen = code.load("i64", place)
-            writer = _emit_writer(code, seen)
+            entry = code.load("i64", place)
+            writer = _emit_writer(code, entry)
             another = code.let(f"icmp ne i64 {writer}, {program}")
             another = self._emit_and(self._emit_is_current_launch(writer), another)
-            with code.when(self._emit_and(another, condition(seen, index, address))):
-                ordered = code.let(f"call i1 @is_ordered(ptr %context, i64 {seen})")
+            with code.when(self._emit_and(another, condition(entry, index, address))):
+                ordered = code.let(f"call i1 @is_ordered(ptr %context, i64 {entry})")
                 self._count_violation(code.let(f"xor i1 {ordered}, true"), address, writer)
         self._return_if_violated(violation)
 
-    def _emit_has_flag(self, seen: str, flag: int) -> str:
-        return self._code.let(f"icmp ne i64 {self._code.let(f'and i64 {seen}, {flag}')}, 0")
+    def _emit_has_flag(self, entry: str, flag: int) -> str:
+        return self._code.let(f"icmp ne i64 {self._code.let(f'and i64 {entry}, {flag}')}, 0")
 
     def _check_read_races(self) -> None:
         code = self._code
@@ -166,17 +166,17 @@ class RaceCheckedAccess(AccessFunction):
                 writers,
                 _emit_program_number(code),
                 ViolationKind.READ_AFTER_WRITE,
-                lambda seen, *_: self._emit_has_flag(seen, CHANGED_FLAG),
+                lambda entry, *_: self._emit_has_flag(entry, CHANGED_FLAG),
             )
         with code.when(code.let(f"icmp ne i64 {shadow}, 0")):
             me = _emit_program_number(code)
             with self._each_granule(shadow) as (_, _, place):
-                seen = code.load("i64", place)
-                reader = code.let(f"and i64 {seen}, {_READER_MASK}")
+                entry = code.load("i64", place)
+                reader = code.let(f"and i64 {entry}, {_READER_MASK}")
                 new = code.let(f"xor i1 {self._emit_is_current_launch(reader)}, true")
                 with code.when(new):
                     code.store("i64", me, place)
-                second = code.let(f"lshr i64 {seen}, {READER_BITS}")
+                second = code.let(f"lshr i64 {entry}, {READER_BITS}")
                 alone = code.let(f"icmp eq i64 {second}, 0")
                 apart = code.let(f"sub i64 {me}, {reader}")
                 other = code.let(f"icmp ne i64 {apart}, 0")
@@ -202,23 +202,23 @@ class RaceCheckedAccess(AccessFunction):
                 writers,
                 me,
                 ViolationKind.ATOMIC_STORE_RACE,
-                lambda seen, *_: self._emit_has_flag(seen, ATOMIC_FLAG),
+                lambda entry, *_: self._emit_has_flag(entry, ATOMIC_FLAG),
             )
             self._check_no_other_writer(
                 writers,
                 me,
                 ViolationKind.WRITE_WRITE_RACE,
-                lambda seen, *lane: self._emit_changes_value(*lane),
+                lambda entry, *lane: self._emit_changes_value(*lane),
             )
             readers = code.load_field("%region", RegionField.READERS)
             with code.when(code.let(f"icmp ne i64 {readers}, 0")):
                 with self._each_granule(readers) as (index, address, place):
-                    seen = code.load("i64", place)
-                    reader = code.let(f"and i64 {seen}, {_READER_MASK}")
-                    second = code.let(f"lshr i64 {seen}, {READER_BITS}")
-                    mine = code.let(f"icmp eq i64 {reader}, {me}")
+                    entry = code.load("i64", place)
+                    reader = code.let(f"and i64 {entry}, {_READER_MASK}")
+                    second = code.let(f"lshr i64 {entry}, {READER_BITS}")
+                    is_own = code.let(f"icmp eq i64 {reader}, {me}")
                     later = code.let(f"add i64 {reader}, {second}")
-                    who = code.let(f"select i1 {mine}, i64 {later}, i64 {reader}")
+                    who = code.let(f"select i1 {is_own}, i64 {later}, i64 {reader}")
                     another = code.let(f"icmp ne i64 {who}, {me}")
                     changes = self._emit_changes_value(index, address)
                     self._count_violation(
@@ -228,22 +228,24 @@ class RaceCheckedAccess(AccessFunction):
                     )
                 self._return_if_violated(ViolationKind.WRITE_AFTER_READ)
             with self._each_granule(writers) as (index, address, place):
-                seen = code.load("i64", place)
+                entry = code.load("i64", place)
                 changes = code.let(f"zext i1 {self._emit_changes_value(index, address)} to i64")
                 mark = code.let(f"shl i64 {changes}, {CHANGED_FLAG.bit_length() - 1}")
-                before = _emit_writer(code, seen)
+                before = _emit_writer(code, entry)
                 again = code.let(f"icmp eq i64 {before}, {me}")
-                earlier_flag = code.let(f"select i1 {again}, i64 {seen}, i64 0")
+                earlier_flag = code.let(f"select i1 {again}, i64 {entry}, i64 0")
                 earlier_flag = code.let(f"and i64 {earlier_flag}, {CHANGED_FLAG}")
                 mark = code.let(f"or i64 {mark}, {earlier_flag}")
                 number = self._emit_entry(me, mark)
                 # The writer that changed the element stays: this store writes the same value.
-                theirs = self._emit_and(
+                keeps_entry = self._emit_and(
                     self._emit_is_current_launch(before),
                     code.let(f"xor i1 {again}, true"),
-                    self._emit_has_flag(seen, CHANGED_FLAG),
+                    self._emit_has_flag(entry, CHANGED_FLAG),
                 )
-                code.store("i64", code.let(f"select i1 {theirs}, i64 {seen}, i64 {number}"), place)
+                code.store(
+                    "i64", code.let(f"select i1 {keeps_entry}, i64 {entry}, i64 {number}"), place
+                )
 
     def _check_atomic_races(self) -> None:
         """Report an atomic and another program's store; two atomics are no race."""
@@ -256,7 +258,9 @@ class RaceCheckedAccess(AccessFunction):
                 writers,
                 me,
                 ViolationKind.ATOMIC_STORE_RACE,
-                lambda seen, *_: code.let(f"xor i1 {self._emit_has_flag(seen, ATOMIC_FLAG)}, true"),
+                lambda entry, *_: code.let(
+                    f"xor i1 {self._emit_has_flag(entry, ATOMIC_FLAG)}, true"
+                ),
             )
             with self._each_granule(writers) as (_, _, place):
                 code.store("i64", self._emit_entry(me, str(ATOMIC_FLAG)), place)

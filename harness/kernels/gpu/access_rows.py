@@ -72,10 +72,10 @@ class AccessRows:
         self.non_overflowing: set[IRValue] = set()  # sums up to a lane's number
         self._code, self._contiguity = code, contiguity
         self._carried_rows: dict[IRValue, _CarriedRows] = {}  # by a loop's carried value
-        self._makers = flow.map_defining_operations(graph)
+        self._definitions = flow.map_defining_operations(graph)
         self._first_lanes: ChainMap[tuple[IRValue, int], IRValue] = ChainMap()
         self._remainders = RowRemainders(
-            code, contiguity, self._makers, self._list_carried_sources, self.non_overflowing
+            code, contiguity, self._definitions, self._list_carried_sources, self.non_overflowing
         )
         self.graph = replace(graph, body=self._rewrite_region(graph.body))
 
@@ -103,21 +103,21 @@ class AccessRows:
     def _rewrite_loop(self, operation: IROperation) -> IROperation:
         loop = _CarriedRows(operation)
         [body] = operation.regions
-        given = operation.operands[3:]
+        initial = operation.operands[3:]
         inside = body.block.arguments[1:]
         self._carried_rows |= dict.fromkeys(inside, loop)
         outer, self._first_lanes = self._first_lanes, self._first_lanes.new_child()
         *before, last = body.block.operations
         body_block = self._rewrite_block(replace(body.block, operations=tuple(before)))
-        handed: list[IRValue] = []
+        yielded_lanes: list[IRValue] = []
         with self._code.insert_into([*body_block.operations]) as operations:
             for value, axis in _iter_growing_keys(loop.row_values):
-                place = inside.index(value)
-                handed.append(self._get_first_lane(last.operands[place], axis))
-            operations.append(replace(last, operands=(*last.operands, *handed)))
+                position = inside.index(value)
+                yielded_lanes.append(self._get_first_lane(last.operands[position], axis))
+            operations.append(replace(last, operands=(*last.operands, *yielded_lanes)))
         self._first_lanes = outer
-        begun = tuple(
-            self._get_first_lane(given[inside.index(value)], axis)
+        initial_lanes = tuple(
+            self._get_first_lane(initial[inside.index(value)], axis)
             for value, axis in loop.row_values
         )
         results = tuple(self._code.new_value(value.type) for value in loop.row_values.values())
@@ -125,7 +125,7 @@ class AccessRows:
         whole = IRBlock(body_block.label, arguments, tuple(operations))
         return replace(
             operation,
-            operands=(*operation.operands, *begun),
+            operands=(*operation.operands, *initial_lanes),
             results=(*operation.results, *results),
             regions=(IRRegion((whole,)),),
         )
@@ -174,16 +174,15 @@ class AccessRows:
         code = self._code
         on = None if mask is None else self._get_first_lane(mask, axis)
         _, count = self._emit_remainder_ends(remainder.operation, remainder.axis)
-        for one, its in remainder.spread:
-            count = self._spread_row(one, its, count)
+        count = self._spread_along(count, remainder.spread)
         lane = self._mark_non_overflowing(code.binary("subi", count, code.constant(1, count.type)))
         first = self._get_first_lane(pointer, axis)
         last = self._compute_last_lane(pointer, axis, lane)
         self.by_access[operation] = AccessRow(first, last, count, on)
 
     def _emit_remainder_ends(self, operation: IROperation, axis: int) -> tuple[IRValue, IRValue]:
-        given, divisor = (self._get_first_lane(one, axis) for one in operation.operands)
-        return self._remainders.emit_ends(operation, axis, given, divisor)
+        dividend, divisor = (self._get_first_lane(operand, axis) for operand in operation.operands)
+        return self._remainders.emit_ends(operation, axis, dividend, divisor)
 
     def _compute_largest_remainder(
         self, operation: IROperation, axis: int, lane: IRValue, spread: SpreadPath
@@ -206,21 +205,21 @@ class AccessRows:
     def _can_split_mask(self, mask: IRValue, axis: int) -> bool:
         if self._contiguity.is_constant_along(mask, axis):
             return self._can_compute_row(mask, axis)
-        maker = self._makers.get(mask)
-        if maker is None:
+        definition = self._definitions.get(mask)
+        if definition is None:
             return False
-        if maker.name == "arith.andi":
-            return all(self._can_split_mask(part, axis) for part in maker.operands)
-        if maker.name in SPREADING_OPERATIONS:
-            inner = map_axis_to_operand(maker, axis)
-            return inner is not None and self._can_split_mask(maker.operands[0], inner)
-        if maker.name != "arith.cmpi" or (compared := parse_comparison(maker)) is None:
+        if definition.name == "arith.andi":
+            return all(self._can_split_mask(condition, axis) for condition in definition.operands)
+        if definition.name in SPREADING_OPERATIONS:
+            inner = map_axis_to_operand(definition, axis)
+            return inner is not None and self._can_split_mask(definition.operands[0], inner)
+        if definition.name != "arith.cmpi" or (compared := parse_comparison(definition)) is None:
             return False
-        way, end, _ = compared
+        position, end, _ = compared
         return (
-            self._contiguity.find_contiguous_axis(way) == axis
+            self._contiguity.find_contiguous_axis(position) == axis
             and self._contiguity.is_constant_along(end, axis)
-            and self._can_compute_row(way, axis)
+            and self._can_compute_row(position, axis)
             and self._can_compute_row(end, axis)
         )
 
@@ -228,25 +227,27 @@ class AccessRows:
         """Split a mask: the condition for rows, and the number of enabled lanes; None for all."""
         if self._contiguity.is_constant_along(mask, axis):
             return self._get_first_lane(mask, axis), None
-        maker, code = self._makers[mask], self._code
-        if maker.name == "arith.andi":
-            left, right = (self._split_mask(part, axis) for part in maker.operands)
+        definition, code = self._definitions[mask], self._code
+        if definition.name == "arith.andi":
+            left, right = (self._split_mask(condition, axis) for condition in definition.operands)
             both = [
-                code.binary(name, one, other) if one and other else one or other
-                for name, one, other in zip(("andi", "minsi"), left, right, strict=True)
+                code.binary(name, first, second) if first and second else first or second
+                for name, first, second in zip(("andi", "minsi"), left, right, strict=True)
             ]
             return both[0], both[1]
-        if maker.name in SPREADING_OPERATIONS:
-            inner = map_axis_to_operand(maker, axis)
+        if definition.name in SPREADING_OPERATIONS:
+            inner = map_axis_to_operand(definition, axis)
             assert inner is not None
-            parts = self._split_mask(maker.operands[0], inner)
-            on, count = (part and self._spread_row(maker, axis, part) for part in parts)
+            parts = self._split_mask(definition.operands[0], inner)
+            on, count = (
+                row_value and self._spread_row(definition, axis, row_value) for row_value in parts
+            )
             return on, count
-        compared = parse_comparison(maker)
+        compared = parse_comparison(definition)
         assert compared is not None
-        *both_ways, more = compared
-        way, end = (code.to_int64(self._get_first_lane(value, axis)) for value in both_ways)
-        count = code.binary("subi", end, way)
+        *ends, more = compared
+        position, end = (code.to_int64(self._get_first_lane(value, axis)) for value in ends)
+        count = code.binary("subi", end, position)
         if more:
             count = code.binary("addi", count, code.constant(more, count.type))
         return None, count
@@ -254,24 +255,26 @@ class AccessRows:
     # Values of one lane along an axis
 
     def _can_compute_row(
-        self, value: IRValue, axis: int, seen: frozenset[IRValue] = frozenset()
+        self, value: IRValue, axis: int, visited: frozenset[IRValue] = frozenset()
     ) -> bool:
-        if value in seen:
+        if value in visited:
             return True
         if sources := self._list_carried_sources(value):
-            return all(self._can_compute_row(one, axis, seen | {value}) for one in sources)
-        maker = self._makers.get(value)
-        if maker is None:
+            return all(self._can_compute_row(source, axis, visited | {value}) for source in sources)
+        definition = self._definitions.get(value)
+        if definition is None:
             return False
-        if is_row(value, axis) or maker.name in ("tt.make_range", "arith.constant"):
-            return "[" not in maker.attributes.get("value", "")
-        if maker.name in SPREADING_OPERATIONS:
-            inner = map_axis_to_operand(maker, axis)
-            return inner is None or self._can_compute_row(maker.operands[0], inner, seen)
-        if not is_elementwise(maker):
+        if is_row(value, axis) or definition.name in ("tt.make_range", "arith.constant"):
+            return "[" not in definition.attributes.get("value", "")
+        if definition.name in SPREADING_OPERATIONS:
+            inner = map_axis_to_operand(definition, axis)
+            return inner is None or self._can_compute_row(definition.operands[0], inner, visited)
+        if not is_elementwise(definition):
             return False
         return all(
-            self._can_compute_row(one, axis, seen) for one in maker.operands if one.type.shape
+            self._can_compute_row(operand, axis, visited)
+            for operand in definition.operands
+            if operand.type.shape
         )
 
     def _list_carried_sources(self, value: IRValue) -> tuple[IRValue, ...]:
@@ -297,22 +300,23 @@ class AccessRows:
             if (value, axis) not in more:
                 more[value, axis] = code.new_value(to_row_kind(value.type, axis))
             return more[value, axis]
-        maker, kind = self._makers[value], to_row_kind(value.type, axis)
-        if maker.name == "arith.remsi" and self._contiguity.is_wrapped_along(value, axis):
-            return self._emit_remainder_ends(maker, axis)[0]
-        if maker.name == "tt.make_range":
-            return code.constant(maker.get_int("start"), kind)
-        if maker.name == "arith.constant":
-            return code.emit(maker.name, (), kind, value=format_row_constant(maker, kind))
-        if maker.name in SPREADING_OPERATIONS:
-            inner, below = map_axis_to_operand(maker, axis), maker.operands[0]
+        definition, kind = self._definitions[value], to_row_kind(value.type, axis)
+        if definition.name == "arith.remsi" and self._contiguity.is_wrapped_along(value, axis):
+            return self._emit_remainder_ends(definition, axis)[0]
+        if definition.name == "tt.make_range":
+            return code.constant(definition.get_int("start"), kind)
+        if definition.name == "arith.constant":
+            return code.emit(definition.name, (), kind, value=format_row_constant(definition, kind))
+        if definition.name in SPREADING_OPERATIONS:
+            inner, below = map_axis_to_operand(definition, axis), definition.operands[0]
             return self._spread_row(
-                maker, axis, below if inner is None else self._get_first_lane(below, inner)
+                definition, axis, below if inner is None else self._get_first_lane(below, inner)
             )
         operands = [
-            self._get_first_lane(one, axis) if one.type.shape else one for one in maker.operands
+            self._get_first_lane(operand, axis) if operand.type.shape else operand
+            for operand in definition.operands
         ]
-        return code.clone_operation(maker, operands, kind)
+        return code.clone_operation(definition, operands, kind)
 
     def _compute_last_lane(
         self, value: IRValue, axis: int, lane: IRValue, spread: SpreadPath = ()
@@ -321,35 +325,36 @@ class AccessRows:
 
         `spread`: the operations from the value's shape to the access's, each with its own axis.
         """
-        code, maker = self._code, self._makers.get(value)
+        code, definition = self._code, self._definitions.get(value)
         moves = not self._contiguity.is_constant_along(value, axis)
-        if moves and maker is not None and maker.name == "arith.remsi":
-            return self._compute_largest_remainder(maker, axis, lane, spread)
-        if moves and maker is not None and is_elementwise(maker):
+        if moves and definition is not None and definition.name == "arith.remsi":
+            return self._compute_largest_remainder(definition, axis, lane, spread)
+        if moves and definition is not None and is_elementwise(definition):
             operands = [
-                self._compute_last_lane(one, axis, lane, spread) if one.type.shape else one
-                for one in maker.operands
+                self._compute_last_lane(operand, axis, lane, spread)
+                if operand.type.shape
+                else operand
+                for operand in definition.operands
             ]
             kind = lane.type.with_element(value.type.element)
-            return code.clone_operation(maker, operands, kind)
-        if moves and maker is not None and maker.name in SPREADING_OPERATIONS:
-            inner = map_axis_to_operand(maker, axis)
+            return code.clone_operation(definition, operands, kind)
+        if moves and definition is not None and definition.name in SPREADING_OPERATIONS:
+            inner = map_axis_to_operand(definition, axis)
             if inner is not None:
                 return self._compute_last_lane(
-                    maker.operands[0], inner, lane, ((maker, axis), *spread)
+                    definition.operands[0], inner, lane, ((definition, axis), *spread)
                 )
         if moves:
             return self._add_lane(value, axis, lane, spread)
-        return self._get_spread_first_lane(value, axis, spread)
+        return self._spread_along(self._get_first_lane(value, axis), spread)
 
-    def _get_spread_first_lane(self, value: IRValue, axis: int, spread: SpreadPath) -> IRValue:
-        first = self._get_first_lane(value, axis)
-        for one, its in spread:
-            first = self._spread_row(one, its, first)
-        return first
+    def _spread_along(self, value: IRValue, spread: SpreadPath) -> IRValue:
+        for operation, axis in spread:
+            value = self._spread_row(operation, axis, value)
+        return value
 
     def _add_lane(self, value: IRValue, axis: int, lane: IRValue, spread: SpreadPath) -> IRValue:
-        code, first = self._code, self._get_spread_first_lane(value, axis, spread)
+        code, first = self._code, self._spread_along(self._get_first_lane(value, axis), spread)
         if value.type.is_pointer:
             return code.emit("tt.addptr", (first, lane), first.type)
         bits = value.type.bits
@@ -363,14 +368,14 @@ class AccessRows:
         self.non_overflowing.add(value)
         return value
 
-    def _spread_row(self, maker: IROperation, axis: int, value: IRValue) -> IRValue:
+    def _spread_row(self, definition: IROperation, axis: int, value: IRValue) -> IRValue:
         """Apply a shape operation, with a side of one along the axis."""
-        kind = to_row_kind(maker.result.type, axis).with_element(value.type.element)
+        kind = to_row_kind(definition.result.type, axis).with_element(value.type.element)
         if value.type == kind:
             return value
         if not value.type.shape:
             return self._code.splat(value, kind.shape)
-        return self._code.clone_operation(maker, (value,), kind)
+        return self._code.clone_operation(definition, (value,), kind)
 
 
 def _iter_growing_keys(

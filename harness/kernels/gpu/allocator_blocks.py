@@ -36,7 +36,7 @@ class AllocatorBlocks:
     def _read(self) -> _Blocks:
         devices = range(torch.cuda.device_count())
         state = tuple(
-            torch.cuda.memory_stats(one).get(name) for one in devices for name in _COUNTERS
+            torch.cuda.memory_stats(device).get(name) for device in devices for name in _COUNTERS
         )
         known_state, blocks = self._known
         if state == known_state:

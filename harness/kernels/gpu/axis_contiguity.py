@@ -24,20 +24,20 @@ class AxisContiguity:
 
     def __init__(self, graph: KernelGraph) -> None:
         self._carried = flow.map_control_flow_sources(graph)
-        self._makers = {
-            result: one
-            for result, one in flow.map_defining_operations(graph).items()
+        self._definitions = {
+            result: operation
+            for result, operation in flow.map_defining_operations(graph).items()
             if result not in self._carried
         }
         users: dict[IRValue, list[IRValue]] = defaultdict(list)
-        for result, maker in self._makers.items():
-            for operand in maker.operands:
+        for result, definition in self._definitions.items():
+            for operand in definition.operands:
                 users[operand].append(result)
-        for target, given in self._carried.items():
-            for value in given:
+        for target, sources in self._carried.items():
+            for value in sources:
                 users[value].append(target)
         self._steps: dict[IRValue, LaneSteps] = dict.fromkeys(graph.parameters, ())
-        waiting = dict.fromkeys([*self._makers, *self._carried])
+        waiting = dict.fromkeys([*self._definitions, *self._carried])
         while waiting:
             value = next(iter(waiting))
             del waiting[value]
@@ -66,12 +66,14 @@ class AxisContiguity:
         """Return whether the steps of a value have changed."""
         unknown: LaneSteps = (None,) * len(value.type.shape)
         if value in self._carried:
-            given = [self._steps.get(one) for one in self._carried[value]]
+            candidates = [self._steps.get(source) for source in self._carried[value]]
         else:
-            given = [self._infer_steps(self._makers[value], unknown)]
+            candidates = [self._infer_steps(self._definitions[value], unknown)]
         before = self._steps.get(value)
         # The values that a reduction's body yields have another shape than its result.
-        runs = [run if len(run) == len(unknown) else unknown for run in given if run is not None]
+        runs = [
+            run if len(run) == len(unknown) else unknown for run in candidates if run is not None
+        ]
         if before is not None:
             runs.append(before)
         if not runs:
@@ -90,24 +92,27 @@ class AxisContiguity:
             return still
         if name == "arith.constant":
             return unknown if "[" in operation.attributes["value"] else still
-        given = [self._steps[one] for one in operation.operands if one in self._steps]
-        if len(given) < len(operation.operands):
+        operand_steps = [
+            self._steps[operand] for operand in operation.operands if operand in self._steps
+        ]
+        if len(operand_steps) < len(operation.operands):
             return None
         if name == "tt.expand_dims":
             axis = operation.get_int("axis")
-            return (*given[0][:axis], _CONSTANT, *given[0][axis:])
+            return (*operand_steps[0][:axis], _CONSTANT, *operand_steps[0][axis:])
         if name == "tt.broadcast":
             before = operation.operands[0].type.shape
             return tuple(
                 _CONSTANT if side == 1 else step
-                for side, step in zip(before, given[0], strict=True)
+                for side, step in zip(before, operand_steps[0], strict=True)
             )
         if not name.startswith("arith.") and name != "tt.addptr":
             return unknown
-        if any(len(run) != len(unknown) for run in given):
+        if any(len(run) != len(unknown) for run in operand_steps):
             return unknown
         return tuple(
-            self._combine_steps(name, [run[axis] for run in given]) for axis in range(len(unknown))
+            self._combine_steps(name, [run[axis] for run in operand_steps])
+            for axis in range(len(unknown))
         )
 
     @staticmethod

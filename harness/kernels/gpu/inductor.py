@@ -114,7 +114,7 @@ def _resolve_tuned_kernel(tuner: Any, config: Any) -> _TunedKernel:
     fixed_names = {kernel.arg_names[place] for place in kernel.constexprs}
     own = [name for name in signature if name not in fixed_names]
     more = tuner.inductor_meta.get("extra_launcher_args", ())
-    fixed = {name: one for name, one in constants.items() if name in kernel.arg_names}
+    fixed = {name: value for name, value in constants.items() if name in kernel.arg_names}
     fixed |= {name: meta[name] for name in _COMPILE_OPTIONS if name in meta}
     fixed |= {name: True for name in _LAUNCH_FLAGS if meta.get(name)}
     fixed["sanitize_overflow"] = False  # Inductor's own setting
@@ -146,8 +146,10 @@ def _compile_grid(
 def _annotate_kernel(kernel: Any, signature: dict[str, str]) -> Any:
     """Give the kernel the types that Inductor compiled it for; a launch would guess them."""
     parameters = [
-        one.replace(annotation=kind) if (kind := _get_annotation(one, signature)) else one
-        for one in kernel.signature.parameters.values()
+        parameter.replace(annotation=kind)
+        if (kind := _get_annotation(parameter, signature))
+        else parameter
+        for parameter in kernel.signature.parameters.values()
     ]
     signature_with_types = inspect.Signature(parameters)
     return jit_kernels.copy_with_signature(kernel, signature_with_types, kernel.src, [], [])

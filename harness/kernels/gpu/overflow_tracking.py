@@ -111,9 +111,9 @@ class OverflowTracker:
         known = self.get_states(excluding) if excluding is not None else ()
         return self._merge_first(
             [
-                self._apply_shape_operations(part)
-                for part in self.get_states(value)
-                if part not in known
+                self._apply_shape_operations(state)
+                for state in self.get_states(value)
+                if state not in known
             ]
         )
 
@@ -125,21 +125,23 @@ class OverflowTracker:
     ) -> OverflowState:
         """Return the first overflow of these states: one for all lanes, or one for each."""
         found = self._merge_first(
-            [self._apply_shape_operations(part) if shape else part.state for part in states]
+            [self._apply_shape_operations(state) if shape else state.state for state in states]
         )
         return self.make_zero_state(shape) if found is None else self._widen(found)
 
     def _merge_first(self, states: list[OverflowState]) -> OverflowState | None:
-        whole: OverflowState | None = None
-        for one in states:
-            whole = one if whole is None else self.merge_two(whole, one)
-        return whole
+        merged: OverflowState | None = None
+        for state in states:
+            merged = state if merged is None else self.merge_two(merged, state)
+        return merged
 
-    def merge_two(self, one: OverflowState, other: OverflowState) -> OverflowState:
-        code, known = self._code, self._code.is_nonzero(one.word)
-        if [value.type for value in one] != [value.type for value in other]:
-            one, other = self._widen(one), self._widen(other)
-        return OverflowState(*(code.select(known, *both) for both in zip(one, other, strict=True)))
+    def merge_two(self, first: OverflowState, second: OverflowState) -> OverflowState:
+        code, known = self._code, self._code.is_nonzero(first.word)
+        if [value.type for value in first] != [value.type for value in second]:
+            first, second = self._widen(first), self._widen(second)
+        return OverflowState(
+            *(code.select(known, *both) for both in zip(first, second, strict=True))
+        )
 
     def _widen(self, state: OverflowState) -> OverflowState:
         """Sign-extend the operands to 64 bits; the reader of a report cuts them to their width."""
@@ -153,18 +155,18 @@ class OverflowTracker:
         return self._widen(OverflowState(word, state.left, state.right))
 
     def _apply_shape_operations(self, spread_state: SpreadOverflowState) -> OverflowState:
-        twin = spread_state.state
+        state = spread_state.state
         for operation in spread_state.shape_operations:
             kind = operation.result.type
-            twin = OverflowState(
+            state = OverflowState(
                 *(
                     self._code.clone_operation(
-                        operation, (one,), kind.with_element(one.type.element)
+                        operation, (value,), kind.with_element(value.type.element)
                     )
-                    for one in twin
+                    for value in state
                 )
             )
-        return twin
+        return state
 
     def track_operation(self, operation: IROperation) -> None:
         """Emit the state of an operation's result, behind it."""
@@ -177,8 +179,8 @@ class OverflowTracker:
             return self._track_sum(operation)
         if name in SHAPE_OPERATIONS or name == "tt.unsplat":
             return tuple(
-                SpreadOverflowState(part.state, (*part.shape_operations, operation))
-                for part in self.get_states(operation.operands[0])
+                SpreadOverflowState(state.state, (*state.shape_operations, operation))
+                for state in self.get_states(operation.operands[0])
             )
         if name == "arith.select":
             condition, true, false = operation.operands
@@ -192,41 +194,43 @@ class OverflowTracker:
                 strict=True,
             )
             return (
-                SpreadOverflowState(OverflowState(*(code.select(condition, *one) for one in both))),
+                SpreadOverflowState(
+                    OverflowState(*(code.select(condition, *pair) for pair in both))
+                ),
             )
         if not (name.startswith("arith.") or name in _SAME_SHAPE_OPERATIONS):
             return ()
-        given = dict.fromkeys(
-            part for operand in operation.operands for part in self.get_states(operand)
+        operand_states = dict.fromkeys(
+            state for operand in operation.operands for state in self.get_states(operand)
         )
-        if name == "arith.andi" and given:
-            return self._track_masked_number(operation, tuple(given))
+        if name == "arith.andi" and operand_states:
+            return self._track_masked_number(operation, tuple(operand_states))
         if name in OVERFLOW_SYMBOLS and not self._ranges.is_overflow_free(
             operation, self.is_signed(operation.result)
         ):
-            return (*given, *self._track_own_overflow(operation))
-        return tuple(given)
+            return (*operand_states, *self._track_own_overflow(operation))
+        return tuple(operand_states)
 
     def _track_sum(self, operation: IROperation) -> OverflowStates:
         """Track a sum: its own overflow, if it differs in 64 bits, or that of an addend."""
-        code, [given], result = self._code, operation.operands, operation.result
+        code, [addends], result = self._code, operation.operands, operation.result
         found: OverflowStates = ()
         if flow.is_integer_sum(operation):
             signed = self.is_signed(result)
             [wide] = self._emit_reduction(
                 operation,
-                (code.extend(given, "i64", signed),),
-                lambda one, other: (code.binary("addi", *one, *other),),
+                (code.extend(addends, "i64", signed),),
+                lambda left, right: (code.binary("addi", *left, *right),),
             )
             wrong = code.compare(NE, wide, code.extend(result, "i64", signed))
             found = (self._make_state(operation, wrong, wide, wide),)
-        before = self.merge_states(given)
+        before = self.merge_states(addends)
         if before is None:
             return found
         folded = self._emit_reduction(
             operation,
             before,
-            lambda one, other: self.merge_two(OverflowState(*one), OverflowState(*other)),
+            lambda left, right: self.merge_two(OverflowState(*left), OverflowState(*right)),
         )
         return (*found, SpreadOverflowState(OverflowState(*folded)))
 
@@ -235,12 +239,12 @@ class OverflowTracker:
     ) -> list[IRValue]:
         """Emit the operation's reduction of other operands, with another combination of two."""
         code = self._code
-        one, other = (
+        left, right = (
             [code.new_value(ValueType(value.type.element)) for value in operands] for _ in range(2)
         )
         with code.insert_into([]) as body:
-            code.end_block(f"{operation.name}.return", combine(one, other))
-        region = IRRegion((IRBlock("bb0", (*one, *other), tuple(body)),))
+            code.end_block(f"{operation.name}.return", combine(left, right))
+        region = IRRegion((IRBlock("bb0", (*left, *right), tuple(body)),))
         results = [
             code.new_value(operation.result.type.with_element(value.type.element))
             for value in operands
@@ -335,7 +339,7 @@ class OverflowTracker:
         if not signed:
             return code.is_nonzero(high)
         sign = code.constant(63, result.type)
-        for one, other in ((first, second), (second, first)):
-            less = code.binary("andi", code.binary("shrsi", one, sign), other)
+        for factor, other in ((first, second), (second, first)):
+            less = code.binary("andi", code.binary("shrsi", factor, sign), other)
             high = code.binary("subi", high, less)
         return code.compare(NE, high, code.binary("shrsi", result, sign))

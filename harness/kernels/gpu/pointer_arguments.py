@@ -59,10 +59,21 @@ def flatten_arguments(
 
 def _iter_leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, tuple):
-        for place, part in enumerate(value):
-            yield from _iter_leaves(f"{name}[{place}]", part)
+        for place, item in enumerate(value):
+            yield from _iter_leaves(f"{name}[{place}]", item)
     else:
         yield name, value
+
+
+def compute_reach(tensor: torch.Tensor) -> int:
+    """Compute the bytes from a tensor's first element to the end of its last one."""
+    if not tensor.numel():
+        return 0
+    if tensor.is_contiguous():
+        return int(tensor.numel()) * int(tensor.element_size())
+    sides = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((side - 1) * stride for side, stride in sides)
+    return int((last + 1) * tensor.element_size())
 
 
 def _make_pointer_argument(name: str, value: Any, whole_storages: bool) -> PointerArgument:
@@ -75,13 +86,8 @@ def _make_pointer_argument(name: str, value: Any, whole_storages: bool) -> Point
         # goes on behind the slice.
         storage = tensor.untyped_storage()
         reach = storage.data_ptr() + storage.nbytes() - start
-    elif tensor.is_contiguous():
-        reach = tensor.numel() * size
-    elif tensor.numel():
-        sides = zip(tensor.shape, tensor.stride(), strict=True)
-        reach = (1 + sum((side - 1) * stride for side, stride in sides)) * size
     else:
-        reach = 0
+        reach = compute_reach(tensor)
     kind = str(tensor.dtype).removeprefix("torch.")
     empty = bool(EMPTY_STORAGES) and EMPTY_STORAGES.contains(tensor.untyped_storage().data_ptr())
     return PointerArgument(name, start, reach, size, tuple(tensor.shape), kind, empty)

@@ -140,8 +140,11 @@ class PointerBoundsTracker:
         if condition.type.shape != shape:
             condition = code.splat(condition, shape)
         start, size = (
-            code.select(condition, self._splat_to(one, shape), self._splat_to(other, shape))
-            for one, other in ((true.start, false.start), (true.size_plus_one, false.size_plus_one))
+            code.select(condition, self._splat_to(first, shape), self._splat_to(second, shape))
+            for first, second in (
+                (true.start, false.start),
+                (true.size_plus_one, false.size_plus_one),
+            )
         )
         return PointerBounds(
             start, size, true.from_argument and false.from_argument, known_at_entry=False

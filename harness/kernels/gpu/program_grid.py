@@ -13,7 +13,13 @@ from math import prod
 
 from harness.kernels.gpu.graph_builder import GraphBuilder
 from harness.kernels.gpu.shadow_entries import PROGRAM_BITS
-from harness.kernels.ir.graph import IROperation, IRRegion, IRValue, KernelGraph, ValueType
+from harness.kernels.ir.graph import (
+    IROperation,
+    IRValue,
+    KernelGraph,
+    ValueType,
+    map_operations,
+)
 from harness.kernels.ir.operations import PROGRAM_QUERIES
 
 _INT64 = ValueType("i64")
@@ -92,10 +98,9 @@ def rewrite_program_ids(
     """Take the position in the grid from parameters (`Subgrid.launch_values`)."""
     first, sides = subgrid_values[:3], subgrid_values[3:]
 
-    def rewrite(operation: IROperation) -> list[IROperation]:
+    def rewrite_query(operation: IROperation) -> list[IROperation]:
         if operation.name not in PROGRAM_QUERIES:
-            regions = tuple(map(rewrite_region, operation.regions))
-            return [replace(operation, regions=regions) if regions else operation]
+            return [operation]
         code.source = operation.source
         axis = operation.get_int("axis")
         with code.insert_into([]) as emitted:
@@ -106,17 +111,4 @@ def rewrite_program_ids(
                 code.truncate(sides[axis], "i32")
         return [*emitted[:-1], replace(emitted[-1], results=operation.results)]
 
-    def rewrite_region(region: IRRegion) -> IRRegion:
-        return IRRegion(
-            tuple(
-                replace(
-                    block,
-                    operations=tuple(
-                        new for operation in block.operations for new in rewrite(operation)
-                    ),
-                )
-                for block in region.blocks
-            )
-        )
-
-    return replace(graph, body=rewrite_region(graph.body))
+    return replace(graph, body=map_operations(graph.body, rewrite_query))

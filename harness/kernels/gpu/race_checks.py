@@ -80,9 +80,9 @@ class RaceChecks:
         site = self._bounds_tracker.make_site(operation)
         self._emitter.report(site, word, address, (other, self._grid.packed_shape))
 
-    def _may_alias(self, one: IROperation, other: IROperation) -> bool:
+    def _may_alias(self, access: IROperation, other: IROperation) -> bool:
         numbers = [
-            self._bounds_tracker.get_pointer_number(access.operands[0]) for access in (one, other)
+            self._bounds_tracker.get_pointer_number(each.operands[0]) for each in (access, other)
         ]
         return (
             None in numbers

@@ -35,7 +35,7 @@ class RowRemainders:
         self,
         code: GraphBuilder,
         contiguity: AxisContiguity,
-        makers: Mapping[IRValue, IROperation],
+        definitions: Mapping[IRValue, IROperation],
         find_carried_sources: Callable[[IRValue], tuple[IRValue, ...]],
         non_overflowing: set[IRValue],
     ) -> None:
@@ -43,7 +43,7 @@ class RowRemainders:
 
         `non_overflowing`: gets the sums that cannot overflow.
         """
-        self._code, self._contiguity, self._makers = code, contiguity, makers
+        self._code, self._contiguity, self._definitions = code, contiguity, definitions
         self._find_carried_sources = find_carried_sources
         self._non_overflowing = non_overflowing
 
@@ -54,48 +54,50 @@ class RowRemainders:
         return found[0] if len(results) == 1 else None
 
     def _iterate(
-        self, value: IRValue, axis: int, spread: SpreadPath, seen: frozenset[IRValue]
+        self, value: IRValue, axis: int, spread: SpreadPath, visited: frozenset[IRValue]
     ) -> Iterator[RowRemainder]:
         """Yield the value's remainders; of one that a loop carries, the initial one's first."""
-        if value in seen:
+        if value in visited:
             return
         if sources := self._find_carried_sources(value):
             for source in sources:
-                yield from self._iterate(source, axis, spread, seen | {value})
+                yield from self._iterate(source, axis, spread, visited | {value})
             return
-        maker = self._makers[value]
-        if maker.name == "arith.remsi":
-            yield RowRemainder(maker, axis, spread)
-        elif maker.name in SPREADING_OPERATIONS:
-            inner = map_axis_to_operand(maker, axis)
+        definition = self._definitions[value]
+        if definition.name == "arith.remsi":
+            yield RowRemainder(definition, axis, spread)
+        elif definition.name in SPREADING_OPERATIONS:
+            inner = map_axis_to_operand(definition, axis)
             assert inner is not None
-            yield from self._iterate(maker.operands[0], inner, ((maker, axis), *spread), seen)
+            yield from self._iterate(
+                definition.operands[0], inner, ((definition, axis), *spread), visited
+            )
         else:
-            for one in maker.operands:
-                if self._contiguity.is_wrapped_along(one, axis):
-                    yield from self._iterate(one, axis, spread, seen)
+            for operand in definition.operands:
+                if self._contiguity.is_wrapped_along(operand, axis):
+                    yield from self._iterate(operand, axis, spread, visited)
 
     def emit_ends(
-        self, operation: IROperation, axis: int, given: IRValue, divisor: IRValue
+        self, operation: IROperation, axis: int, dividend: IRValue, divisor: IRValue
     ) -> tuple[IRValue, IRValue]:
         """Emit each row's smallest remainder, and how many elements there are to the largest.
 
-        `given`, `divisor`: the operands of the row's first lane. The smallest remainder is a
+        `dividend`, `divisor`: the operands of the row's first lane. The smallest remainder is a
         minimum of the first lane's remainder and another value, so that an overflow in the first
         lane's remainder is one in the smallest, too.
         """
         code, last_lane_number = self._code, operation.result.type.shape[axis] - 1
-        kind = given.type
+        kind = dividend.type
         wide = kind.with_element(_INT64)
-        rest = code.clone_operation(operation, (given, divisor), kind)
-        first, start, width = map(self._code.to_int64, (rest, given, divisor))
+        rest = code.clone_operation(operation, (dividend, divisor), kind)
+        first, start, width = map(self._code.to_int64, (rest, dividend, divisor))
         limit = (1 << (kind.bits - 1)) - 1
-        zero, one, last_lane, most_int, last_start = (
+        zero, one_lane, last_lane, most_int, last_start = (
             code.constant(number, wide)
             for number in (0, 1, last_lane_number, limit, limit - last_lane_number)
         )
         width = code.binary("maxsi", width, self._subtract(zero, width))
-        largest_rest, least_rest = self._subtract(width, one), self._subtract(one, width)
+        largest_rest, least_rest = self._subtract(width, one_lane), self._subtract(one_lane, width)
         # Behind an overflow the lanes go on from the smallest integer.
         overflows = code.compare(SGT, start, last_start)
         last_up = code.select(overflows, self._subtract(most_int, start), last_lane)
@@ -117,7 +119,7 @@ class RowRemainders:
             most_int,
         )
         smallest_rest = self._emit_smallest_rest(operation, divisor, width)
-        overflown = self._add(smallest_rest, self._subtract(start, self._add(last_start, one)))
+        overflown = self._add(smallest_rest, self._subtract(start, self._add(last_start, one_lane)))
         least_overflown = code.select(code.compare(SGT, overflown, zero), least_rest, smallest_rest)
         least = code.select(overflows, least_overflown, least)
         if kind != wide:
@@ -125,7 +127,7 @@ class RowRemainders:
             self._non_overflowing.add(least)
         smallest = code.binary("minsi", rest, least)
         distance = self._subtract(largest, self._code.to_int64(smallest))
-        return smallest, self._add(distance, one)
+        return smallest, self._add(distance, one_lane)
 
     def _emit_smallest_rest(
         self, operation: IROperation, divisor: IRValue, width: IRValue

@@ -25,24 +25,24 @@ def is_row(value: IRValue, axis: int) -> bool:
     return len(value.type.shape) > 1 and value.type.shape[axis] == 1
 
 
-def map_axis_to_operand(maker: IROperation, axis: int) -> int | None:
+def map_axis_to_operand(definition: IROperation, axis: int) -> int | None:
     """Return the operand's axis that becomes this axis, if there is one."""
-    [given] = maker.operands
-    if maker.name == "tt.expand_dims":
-        new = maker.get_int("axis")
+    [operand] = definition.operands
+    if definition.name == "tt.expand_dims":
+        new = definition.get_int("axis")
         return None if new == axis else axis - (new < axis)
-    return axis if given.type.shape and given.type.shape[axis] > 1 else None
+    return axis if operand.type.shape and operand.type.shape[axis] > 1 else None
 
 
-def is_elementwise(maker: IROperation) -> bool:
-    if maker.name == "arith.constant":
+def is_elementwise(definition: IROperation) -> bool:
+    if definition.name == "arith.constant":
         return False
-    return maker.name.startswith("arith.") or maker.name in _ELEMENTWISE_OPERATIONS
+    return definition.name.startswith("arith.") or definition.name in _ELEMENTWISE_OPERATIONS
 
 
-def parse_comparison(maker: IROperation) -> tuple[IRValue, IRValue, int] | None:
+def parse_comparison(definition: IROperation) -> tuple[IRValue, IRValue, int] | None:
     """Parse a comparison: the position, its end, and 1 if the end is included."""
-    predicate, (left, right) = maker.get_int("predicate"), maker.operands
+    predicate, (left, right) = definition.get_int("predicate"), definition.operands
     if predicate in (SLT, SLE):
         return left, right, int(predicate == SLE)
     if predicate in (SGT, SGE):
@@ -50,8 +50,8 @@ def parse_comparison(maker: IROperation) -> tuple[IRValue, IRValue, int] | None:
     return None
 
 
-def format_row_constant(maker: IROperation, kind: ValueType) -> str:
-    text = maker.attributes["value"].removeprefix("dense<").partition(">")[0]
+def format_row_constant(definition: IROperation, kind: ValueType) -> str:
+    text = definition.attributes["value"].removeprefix("dense<").partition(">")[0]
     if kind.shape:
         return f"dense<{text}> : tensor<{'x'.join(map(str, kind.shape))}x{kind.element}>"
     return text if text in ("true", "false") else f"{text} : {kind.element}"

@@ -76,19 +76,23 @@ class AccessGraph:
     def _find_address_operations(self, access: IROperation) -> list[IROperation]:
         """Find the operations that may overflow on the way into an access."""
 
-        def list_operands(maker: IROperation) -> list[IRValue]:
-            if maker.name == "arith.cmpi":
+        def list_operands(definition: IROperation) -> list[IRValue]:
+            if definition.name == "arith.cmpi":
                 return []
-            operands = maker.operands[1:] if maker.name == "arith.select" else maker.operands
+            operands = (
+                definition.operands[1:]
+                if definition.name == "arith.select"
+                else definition.operands
+            )
             return [value for value in operands if value in self.address_integers.signed]
 
         values = iterate_address_values(
             access.operands[0], self.defining_operations, self.control_flow_sources, list_operands
         )
         overflowing = (
-            maker
-            for value, maker in values
-            if maker.name in OVERFLOWING_OPERATIONS and value in self.address_integers
+            definition
+            for value, definition in values
+            if definition.name in OVERFLOWING_OPERATIONS and value in self.address_integers
         )
         return list(dict.fromkeys(overflowing))
 
@@ -102,10 +106,10 @@ class AccessGraph:
                 if current in cone:
                     continue
                 cone.add(current)
-                maker = self.defining_operations.get(current)
-                if maker is not None:
-                    pending += maker.operands
-                    for region in maker.regions:
+                definition = self.defining_operations.get(current)
+                if definition is not None:
+                    pending += definition.operands
+                    for region in definition.regions:
                         if region.blocks:
                             pending += get_terminator(region).operands
             self._cones[value] = cone
@@ -113,10 +117,10 @@ class AccessGraph:
 
     def find_root(self, value: IRValue) -> IRValue:
         """Find the value that this one repeats in another shape or type."""
-        maker = self.defining_operations.get(value)
-        while maker is not None and maker.name in VALUE_PRESERVING:
-            value = maker.operands[0]
-            maker = self.defining_operations.get(value)
+        definition = self.defining_operations.get(value)
+        while definition is not None and definition.name in VALUE_PRESERVING:
+            value = definition.operands[0]
+            definition = self.defining_operations.get(value)
         return value
 
     def is_zero_extension(self, value: IRValue, get_range: RangeGetter) -> bool:
@@ -132,11 +136,11 @@ class AccessGraph:
         offsets: list[tuple[IRValue, int]] = []
         while True:
             pointer = self.find_root(pointer)
-            maker = self.defining_operations.get(pointer)
-            if maker is None or maker.name != "tt.addptr":
+            definition = self.defining_operations.get(pointer)
+            if definition is None or definition.name != "tt.addptr":
                 return pointer, offsets
-            offsets.append((maker.operands[1], get_element_bytes(pointer)))
-            pointer = maker.operands[0]
+            offsets.append((definition.operands[1], get_element_bytes(pointer)))
+            pointer = definition.operands[0]
 
 
 def get_element_bytes(pointer: IRValue) -> int:
@@ -150,18 +154,18 @@ def iterate_address_values(
     list_operands: Callable[[IROperation], Iterable[IRValue]],
 ) -> Iterator[tuple[IRValue, IROperation]]:
     """Iterate the values that an address is computed from, back to loads, with their operations."""
-    seen: set[IRValue] = set()
+    visited: set[IRValue] = set()
     pending = [address]
     while pending:
         value = pending.pop()
-        if value in seen:
+        if value in visited:
             continue
-        seen.add(value)
+        visited.add(value)
         pending += sources.get(value, ())
-        maker = defining_operations.get(value)
-        if maker is not None and maker.name not in ACCESS_OPERATIONS:
-            yield value, maker
-            pending += list_operands(maker)
+        definition = defining_operations.get(value)
+        if definition is not None and definition.name not in ACCESS_OPERATIONS:
+            yield value, definition
+            pending += list_operands(definition)
 
 
 def _find_block_conditions(region: IRRegion) -> dict[str, tuple[Condition, ...]]:

@@ -6,8 +6,8 @@ else. `triton/mlir_parser` reads one from Triton's IR and `mlir_printer` writes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
 
@@ -186,6 +186,24 @@ class KernelGraph:
         for name, region in self.functions.items():
             lines += [name, *_format_region(region, 1)]
         return "\n".join(lines)
+
+
+def map_operations(
+    region: IRRegion, change: Callable[[IROperation], Iterable[IROperation]]
+) -> IRRegion:
+    """Return the region with other operations in the place of each, those inside of it first."""
+
+    def map_operation(operation: IROperation) -> Iterable[IROperation]:
+        if operation.regions:
+            regions = tuple(map_operations(inner, change) for inner in operation.regions)
+            operation = replace(operation, regions=regions)
+        return change(operation)
+
+    def map_block(block: IRBlock) -> IRBlock:
+        operations = (new for operation in block.operations for new in map_operation(operation))
+        return replace(block, operations=tuple(operations))
+
+    return IRRegion(tuple(map(map_block, region.blocks)))
 
 
 def walk_operations(region: IRRegion) -> Iterator[IROperation]:

@@ -87,7 +87,7 @@ class _GraphSlicer:
             self._control_flow_sources,
             lambda operation: operation.operands,
         )
-        return any(maker.source.line_key in self._lines for _, maker in address_values)
+        return any(definition.source.line_key in self._lines for _, definition in address_values)
 
     def _keep_needed(self) -> None:
         """Keep, backwards from the pending values, all operations that they depend on."""
@@ -97,12 +97,12 @@ class _GraphSlicer:
                 continue
             self._needed_values.add(value)
             self._pending_values += self._control_flow_sources.get(value, ())
-            maker = self._defining_operations.get(value) or self._enclosing.get(value)
-            if maker is None:
+            definition = self._defining_operations.get(value) or self._enclosing.get(value)
+            if definition is None:
                 continue
-            self._keep(maker)
-            if not maker.name.startswith("scf."):
-                self._pending_values += maker.operands
+            self._keep(definition)
+            if not definition.name.startswith("scf."):
+                self._pending_values += definition.operands
 
     def _keep(self, operation: IROperation | None) -> None:
         """Keep an operation and those that enclose it, with their conditions."""

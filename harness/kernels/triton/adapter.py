@@ -105,40 +105,36 @@ def get_syntax_tree(kernel: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _cache_parsed_sources() -> Iterator[None]:
+def _replace_method(cls: Any, name: str, make_method: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace a method of Triton's by one that may call it, in the block."""
+    with _PATCH_LOCK:
+        before = getattr(cls, name)
+        setattr(cls, name, make_method(before))
+        try:
+            yield
+        finally:
+            setattr(cls, name, before)
+
+
+def _cache_parsed_sources() -> contextlib.AbstractContextManager[None]:
     """Parse each helper once. Triton parses it at every call, and marks it alike each time."""
-    with _PATCH_LOCK:
-        before = JITCallable.parse
-        JITCallable.parse = get_syntax_tree
-        try:
-            yield
-        finally:
-            JITCallable.parse = before
+    return _replace_method(JITCallable, "parse", lambda before: get_syntax_tree)
 
 
-@contextlib.contextmanager
-def _inline_all_calls() -> Iterator[None]:
+def _inline_all_calls() -> contextlib.AbstractContextManager[None]:
     """Inline helpers that are marked `noinline`, too: they compute the same."""
-    generator = code_generator.CodeGenerator
-    with _PATCH_LOCK:
-        before = generator.__init__
 
-        def initialize(self: Any, *args: Any, **options: Any) -> None:
-            before(self, *args, **{**options, "noinline": False})
+    def make_initializer(before: Any) -> Any:
+        return lambda self, *args, **options: before(self, *args, **options | {"noinline": False})
 
-        generator.__init__ = initialize
-        try:
-            yield
-        finally:
-            generator.__init__ = before
+    return _replace_method(code_generator.CodeGenerator, "__init__", make_initializer)
 
 
 @contextlib.contextmanager
 def accept_symbolic_ints() -> Iterator[None]:
     """Let the front end write a symbolic int into the IR: an operation of unknown result."""
-    with _PATCH_LOCK:
-        before, printed = TritonSemantic.scalar_constant, constexpr_type.__repr__
 
+    def make_scalar_constant(before: Any) -> Any:
         def scalar_constant(semantic: Any, value: Any, dtype: Any) -> Any:
             is_symbolic = type(value) is SymbolicInt and dtype.is_int()
             if (
@@ -152,15 +148,21 @@ def accept_symbolic_ints() -> Iterator[None]:
             handle = builder.create_extern_elementwise("", "", name, [], kind, True)
             return semantic.tensor(handle, dtype)
 
-        TritonSemantic.scalar_constant = scalar_constant
-        # The type's own text would read the number, and record a condition on it.
-        constexpr_type.__repr__ = lambda kind: f"constexpr_type[{kind.value!r}]"
+        return scalar_constant
+
+    def make_representation(before: Any) -> Any:
+        """The type's own text would read the number, and record a condition on it."""
+        return lambda kind: f"constexpr_type[{kind.value!r}]"
+
+    with (
+        _replace_method(TritonSemantic, "scalar_constant", make_scalar_constant),
+        _replace_method(constexpr_type, "__repr__", make_representation),
+    ):
         code_generator._condition_types.add(SymbolicInt)
         try:
             yield
         finally:
             code_generator._condition_types.discard(SymbolicInt)
-            TritonSemantic.scalar_constant, constexpr_type.__repr__ = before, printed
 
 
 # Launching kernels
@@ -213,12 +215,14 @@ def run_launches_with(
     replaced = {name: Autotuner.__dict__[name] for name in ("_bench", "check_disk_cache")}
     active = driver._active
 
+    def measure_nothing(launch: Callable[[], None], **_: Any) -> float:
+        if all_configurations:
+            launch()
+        return 0.0
+
     def bench(tuner: Any, *args: Any, **options: Any) -> Any:
         on_tuned(tuner.base_fn.__name__, len(tuner.configs))
-        tuner.__dict__["do_bench"] = lambda launch, **_: (
-            launch() if all_configurations else None,
-            0.0,
-        )[1]
+        tuner.__dict__["do_bench"] = measure_nothing
         try:
             return _original_bench(tuner, *args, **options)
         finally:

@@ -49,10 +49,10 @@ class BoundCall:
 
     def runtime_arguments(self) -> Iterator[RuntimeArgument]:
         for (name, value), argument_type in zip(self.values.items(), self.types, strict=True):
-            for path, part, part_type in _iterate_parts((), value, argument_type):
+            for path, value_at_path, part_type in _iterate_parts((), value, argument_type):
                 if part_type != "constexpr":
                     yield RuntimeArgument(
-                        f"{name}{''.join(map('[{}]'.format, path))}", part_type, part
+                        f"{name}{''.join(map('[{}]'.format, path))}", part_type, value_at_path
                     )
 
     def iterate_constants(self) -> Iterator[tuple[tuple[int, ...], Any]]:
@@ -60,9 +60,9 @@ class BoundCall:
         for position, (value, type_) in enumerate(
             zip(self.values.values(), self.types, strict=True)
         ):
-            for path, part, part_type in _iterate_parts((position,), value, type_):
+            for path, constant, part_type in _iterate_parts((position,), value, type_):
                 if part_type == "constexpr":
-                    yield path, part
+                    yield path, constant
 
 
 def _iterate_parts(
@@ -72,8 +72,8 @@ def _iterate_parts(
     if not isinstance(argument_type, tuple):
         yield path, value, argument_type
         return
-    for position, (part, inner) in enumerate(zip(value, argument_type, strict=True)):
-        yield from _iterate_parts((*path, position), part, inner)
+    for position, (item, inner) in enumerate(zip(value, argument_type, strict=True)):
+        yield from _iterate_parts((*path, position), item, inner)
 
 
 class CallBinder:
@@ -124,7 +124,7 @@ def _to_key(value: Any) -> Any:
     if isinstance(value, JITCallable):
         return value.cache_key
     if isinstance(value, (tuple, list)):
-        return [_to_key(part) for part in value]
+        return [_to_key(item) for item in value]
     return value
 
 
@@ -137,8 +137,5 @@ def compile_to_mlir(kernel: Any, bound: BoundCall) -> str:
 def get_symbolic_expression(operation: IROperation) -> str:
     """Return the expression of constants that an operation stands for, or '' if it is none."""
     symbol = operation.attributes.get("symbol", "").strip('"')
-    return (
-        symbol.partition(adapter.SYMBOLIC_PREFIX)[2]
-        if symbol.startswith(adapter.SYMBOLIC_PREFIX)
-        else ""
-    )
+    is_symbolic = symbol.startswith(adapter.SYMBOLIC_PREFIX)
+    return symbol.removeprefix(adapter.SYMBOLIC_PREFIX) if is_symbolic else ""

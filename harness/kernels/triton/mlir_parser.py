@@ -199,8 +199,8 @@ class _MlirParser:
 
     def _parse_block_arguments(self) -> tuple[IRValue, ...]:
         arguments = []
-        for part in _split_outside_brackets(self._take_bracketed(), ","):
-            name, _, rest = part.partition(":")
+        for argument in _split_outside_brackets(self._take_bracketed(), ","):
+            name, _, rest = argument.partition(":")
             kind, _, location = rest.partition(" loc(")
             arguments.append(
                 self._define_value(name.strip(), kind, self._locations.resolve(location[:-1])[1])
@@ -283,11 +283,11 @@ class _MlirParser:
 
     @staticmethod
     def _parse_attributes(text: str) -> dict[str, str]:
-        read = {}
-        for part in _split_outside_brackets(text, ","):
-            name = _ATTRIBUTE_NAME.match(part)
+        attributes = {}
+        for attribute in _split_outside_brackets(text, ","):
+            name = _ATTRIBUTE_NAME.match(attribute)
             if name is None:
-                raise MlirSyntaxError(f"an attribute without a name: {part}")
-            value = part[name.end() :].strip()
-            read[name[0].strip('"')] = value[1:].strip() if value.startswith("=") else "unit"
-        return read
+                raise MlirSyntaxError(f"an attribute without a name: {attribute}")
+            value = attribute[name.end() :].strip()
+            attributes[name[0].strip('"')] = value[1:].strip() if value.startswith("=") else "unit"
+        return attributes

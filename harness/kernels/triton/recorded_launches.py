@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.core.errors import UnfixError
 from harness.kernels.triton import recorded_reach
 from harness.kernels.triton.recorded_reach import RECORD_VARIABLE, KernelReach
 
@@ -50,7 +49,7 @@ def record_launch(kernel: Any, bound: Any) -> None:
     file = os.environ.get(RECORD_VARIABLE)
     if not file:
         return
-    name = f"{kernel.fn.__module__}:{kernel.fn.__qualname__}"
+    name = recorded_reach.name_kernel(kernel)
     if (name, bound.key) in _recorded:
         return
     _recorded.add((name, bound.key))
@@ -76,7 +75,9 @@ def record_launch(kernel: Any, bound: Any) -> None:
     with open(file, "a+") as records:
         fcntl.flock(records, fcntl.LOCK_EX)
         records.seek(0)
-        if mode_key not in {recorded.key for recorded in _parse_launch_modes(records, Path(file))}:
+        with recorded_reach.explain_unreadable_record(Path(file)):
+            is_known = mode_key in {mode.key for mode in _parse_launch_modes(records)}
+        if not is_known:
             records.write(_render_mode(launch_mode) + "\n")
             records.flush()
 
@@ -84,12 +85,9 @@ def record_launch(kernel: Any, bound: Any) -> None:
 def read_launch_modes(file: Path) -> dict[str, list[LaunchMode]]:
     """Read the modes of a file by kernel, each once."""
     modes_by_kernel: dict[str, dict[str, LaunchMode]] = defaultdict(dict)
-    try:
-        with file.open() as lines:
-            for mode in _parse_launch_modes(lines, file):
-                modes_by_kernel[mode.kernel].setdefault(mode.key, mode)
-    except OSError as error:
-        raise UnfixError(f"there is no file of launches {file}: {error.strerror}") from error
+    with recorded_reach.explain_unreadable_record(file), file.open() as lines:
+        for mode in _parse_launch_modes(lines):
+            modes_by_kernel[mode.kernel].setdefault(mode.key, mode)
     return {kernel: list(modes.values()) for kernel, modes in modes_by_kernel.items()}
 
 
@@ -120,16 +118,11 @@ def _render_mode(mode: LaunchMode) -> str:
     return json.dumps({"kernel": mode.kernel, "kinds": mode.types, "constants": mode.constants})
 
 
-def _parse_launch_modes(lines: Iterable[str], file: Path) -> list[LaunchMode]:
-    try:
-        records = [json.loads(line) for line in lines]
-        return [
-            LaunchMode(record["kernel"], dict(record["kinds"]), dict(record["constants"]))
-            for record in records
-            if recorded_reach.REACHED_BY not in record
-        ]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UnfixError(f"{file} holds no launches: {RECORD_VARIABLE}={file} makes it") from error
+def _parse_launch_modes(lines: Iterable[str]) -> list[LaunchMode]:
+    return [
+        LaunchMode(record["kernel"], dict(record["kinds"]), dict(record["constants"]))
+        for record in recorded_reach.parse_records(lines, of_reach=False)
+    ]
 
 
 def constant_to_json(value: Any) -> Any:

@@ -13,11 +13,12 @@ because the executor cannot follow the kernel, the line has the reason under `re
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def describe_launcher() -> str:
 
 def record_reach(kernel: Any, file_lines: Iterable[tuple[str, int]]) -> None:
     """Append a launch and its lines to the file, unless earlier launches had them all."""
-    _record_reach(_name_kernel(kernel), file_lines)
+    _record_reach(name_kernel(kernel), file_lines)
 
 
 def record_cuda_reach(file: str, name: str) -> None:
@@ -87,11 +88,11 @@ def record_cuda_reach(file: str, name: str) -> None:
 def _record_reach(name: str, file_lines: Iterable[tuple[str, int]]) -> None:
     launcher = describe_launcher()
     is_first = (name, launcher) not in _seen_lines
-    seen = _seen_lines.setdefault((name, launcher), set())
-    lines = set(file_lines) - seen
+    known_lines = _seen_lines.setdefault((name, launcher), set())
+    lines = set(file_lines) - known_lines
     if not lines and not is_first:
         return
-    seen |= lines
+    known_lines |= lines
     by_file: dict[str, set[int]] = {}
     for file, line in lines:
         if path := shorten_to_package(file):
@@ -101,10 +102,11 @@ def _record_reach(name: str, file_lines: Iterable[tuple[str, int]]) -> None:
 
 def record_refusal(kernel: Any, reason: str) -> None:
     """Append that a launch was refused: nothing of the kernel has run."""
-    _append_reach(KernelReach(_name_kernel(kernel), _get_release(), refusals={reason}))
+    _append_reach(KernelReach(name_kernel(kernel), _get_release(), refusals={reason}))
 
 
-def _name_kernel(kernel: Any) -> str:
+def name_kernel(kernel: Any) -> str:
+    """Return a Triton kernel's name in all records: module:name."""
     return f"{kernel.fn.__module__}:{kernel.fn.__qualname__}"
 
 
@@ -139,19 +141,29 @@ def shorten_to_package(file: str) -> str:
 def read_reach(file: Path) -> list[KernelReach]:
     """Read the launches of a file, those of all processes with one kernel and release together."""
     reached: dict[tuple[str, str], KernelReach] = {}
-    try:
-        for line in file.read_text().splitlines():
-            record = json.loads(line)
-            if REACHED_BY not in record:
-                continue
+    with explain_unreadable_record(file):
+        for record in parse_records(file.read_text().splitlines(), of_reach=True):
             key = record["kernel"], record["release"]
             lines = {path: set(numbers) for path, numbers in record["lines"].items()}
             reach = KernelReach(
                 *key, set(record[REACHED_BY]), lines, set(record.get("refused", ()))
             )
             reached.setdefault(key, KernelReach(*key)).add(reach)
+    return list(reached.values())
+
+
+def parse_records(lines: Iterable[str], of_reach: bool) -> Iterator[dict[str, Any]]:
+    """Parse the lines of a file: those of reach, or those of launch modes."""
+    records = map(json.loads, lines)
+    return (record for record in records if (REACHED_BY in record) is of_reach)
+
+
+@contextlib.contextmanager
+def explain_unreadable_record(file: Path) -> Iterator[None]:
+    """Raise what is wrong with the file in the user's words."""
+    try:
+        yield
     except OSError as error:
         raise UnfixError(f"there is no file of launches {file}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise UnfixError(f"{file} holds no launches: {RECORD_VARIABLE}={file} makes it") from error
-    return list(reached.values())

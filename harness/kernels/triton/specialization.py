@@ -17,17 +17,17 @@ import contextlib
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.core.cache import get_or_compute, save_cached
 from harness.kernels.ir.graph import (
-    IRBlock,
     IROperation,
     IRRegion,
     IRValue,
     KernelGraph,
+    map_operations,
     walk_operations,
 )
 from harness.kernels.ir.operations import SPREADING_OPERATIONS, SUM_OPERATIONS
@@ -36,7 +36,7 @@ from harness.kernels.triton.frontend import BoundCall, CallBinder, RuntimeArgume
 from harness.kernels.triton.symbolic_int import SymbolicInt
 
 SymbolicParameter = tuple[str, str]  # an expression of the constants, and its type
-_SYMBOLIC = "loose"
+_SYMBOLIC = "symbolic"  # in the place of a constant, in the key of all specializations
 _CONSTANT_PATTERN = re.compile(r"v\[\d+\]")
 _CONCRETE_PATTERN = re.compile(rf"{_CONSTANT_PATTERN.pattern} == \d+")
 _FOLDABLE_WITH = {
@@ -90,12 +90,12 @@ def specialize_call(kernel: Any, binder: CallBinder, bound: BoundCall) -> BoundC
     key = frontend.compute_cache_key(kernel, replace(bound, constants=kinds))
     specialization = _find_matching_specialization(binder.specializations.get(key, ()), values)
     if specialization is None:
-        known_specializations = get_or_compute("ways", key, list[Specialization])
+        known_specializations = get_or_compute("specializations", key, list[Specialization])
         specialization = _find_matching_specialization(known_specializations, values)
         if specialization is None:
             specialization, graph = _trace_specialization(kernel, bound)
             known_specializations.append(specialization)
-            save_cached("ways", key, known_specializations)
+            save_cached("specializations", key, known_specializations)
             save_cached(
                 "graphs",
                 frontend.compute_cache_key(kernel, _to_shared_call(bound, kinds, specialization)),
@@ -201,22 +201,17 @@ def _expose_parameters(graph: KernelGraph) -> tuple[KernelGraph, tuple[SymbolicP
         for operation in walk_operations(body)
     ):
         raise HiddenSymbolicInt("a symbolic int in a function that is not inlined")
-    numbers = [
-        operation.result
-        for operation in walk_operations(graph.body)
-        if frontend.get_symbolic_expression(operation)
-    ]
-    symbolic_parameters = tuple(
-        (text, operation.result.type.element)
-        for operation in walk_operations(graph.body)
-        if (text := frontend.get_symbolic_expression(operation))
-    )
-    body = _map_operations(
-        graph.body,
-        lambda operation: None if frontend.get_symbolic_expression(operation) else operation,
-    )
-    entry = replace(body.block, arguments=(*body.block.arguments, *numbers))
-    return replace(graph, body=IRRegion((entry, *body.blocks[1:]))), symbolic_parameters
+    parameters: dict[IRValue, SymbolicParameter] = {}
+
+    def drop_symbolic(operation: IROperation) -> list[IROperation]:
+        text = frontend.get_symbolic_expression(operation)
+        if text:
+            parameters[operation.result] = text, operation.result.type.element
+        return [] if text else [operation]
+
+    body = map_operations(graph.body, drop_symbolic)
+    entry = replace(body.block, arguments=(*body.block.arguments, *parameters))
+    return replace(graph, body=IRRegion((entry, *body.blocks[1:]))), tuple(parameters.values())
 
 
 def _find_folded_constants(
@@ -265,35 +260,14 @@ def substitute_parameters(
 ) -> KernelGraph:
     """Substitute values for the graph's operations that stand for symbolic ints."""
 
-    def value_of(operation: IROperation) -> IROperation:
+    def substitute(operation: IROperation) -> list[IROperation]:
         text = frontend.get_symbolic_expression(operation)
         if not text:
-            return operation
+            return [operation]
         value = parameter_values[text, operation.result.type.element]
-        return replace(operation, name="arith.ori", operands=(value, value), attributes={})
+        return [replace(operation, name="arith.ori", operands=(value, value), attributes={})]
 
-    return replace(graph, body=_map_operations(graph.body, value_of))
-
-
-def _map_operations(
-    region: IRRegion, change: Callable[[IROperation], IROperation | None]
-) -> IRRegion:
-    def change_block(block: IRBlock) -> IRBlock:
-        operations = filter(None, map(change, block.operations))
-        return replace(
-            block,
-            operations=tuple(
-                replace(
-                    operation,
-                    regions=tuple(_map_operations(inner, change) for inner in operation.regions),
-                )
-                if operation.regions
-                else operation
-                for operation in operations
-            ),
-        )
-
-    return IRRegion(tuple(map(change_block, region.blocks)))
+    return replace(graph, body=map_operations(graph.body, substitute))
 
 
 def _evaluate_expressions(expressions: tuple[str, ...], values: dict[int, int]) -> tuple[Any, ...]:
