@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.runs.history.resource_prices import ResourcePrices
-from harness.runs.history.values import NightHistory, TimelineState
+from harness.runs.history.values import NightHistory
 from reports.history import tables
 from reports.history.view import HistoryView
 from reports.shared import markdown
@@ -17,16 +17,9 @@ MAX_NIGHTS = 14
 
 def render_markdown(history: NightHistory, prices: ResourcePrices) -> str:
     history_view = HistoryView(history, prices)
-    mended = history.select_by_state(TimelineState.MENDED)
     counts = format_counts(history_view.counts, "nothing")
-    all_tables = (
-        tables.make_failure_table("Failing", history_view.failing, history_view, MAX_NIGHTS),
-        tables.make_failure_table("Known bugs", history_view.known_bugs, history_view, MAX_NIGHTS),
-        tables.make_failure_table("Mended", mended, history_view, MAX_NIGHTS),
-        tables.make_flaky_table(history_view, MAX_NIGHTS),
-        tables.make_slower_table(history_view),
-        tables.make_cost_table(history_view),
-    )
+    all_tables = tables.make_tables(history_view, MAX_NIGHTS)
+    all_tables.append(tables.make_cost_table(history_view))
     return markdown.join_parts(
         [
             markdown.render_heading(f"The nights since {history_view.days[0]}", history.green),

@@ -5,13 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.core.wording import format_duration
-from harness.runs.history.values import Timeline
+from harness.runs.history.values import Timeline, TimelineState
 from reports.history import view
 from reports.history.view import STATE_MARKS, HistoryView
 from reports.shared.formatting import to_single_line
 from reports.shared.tables import ReportTable, TableCell, TableRows, make_mark, make_quiet_cell
 
 MAX_TITLE_LENGTH = 80
+
+
+def make_tables(history_view: HistoryView, max_nights: int) -> list[ReportTable]:
+    """Make the tables of items that a person has to look at."""
+    mended = history_view.history.select_by_state(TimelineState.MENDED)
+    failures = {
+        "Failing": history_view.failing,
+        "Known bugs": history_view.known_bugs,
+        "Mended": mended,
+    }
+    return [
+        *(
+            make_failure_table(title, lines, history_view, max_nights)
+            for title, lines in failures.items()
+        ),
+        make_flaky_table(history_view, max_nights),
+        make_slower_table(history_view),
+    ]
 
 
 def make_failure_table(

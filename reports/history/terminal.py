@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from harness.core.wording import format_count
 from harness.runs.history.resource_prices import ResourcePrices
-from harness.runs.history.values import NightHistory, TimelineState
+from harness.runs.history.values import NightHistory
 from reports.history import tables
 from reports.history.view import HistoryView
 from reports.shared.formatting import to_single_line
@@ -23,15 +23,7 @@ MAX_COSTLIEST_ROWS = 5
 
 def print_run(history: NightHistory, prices: ResourcePrices, console: Console) -> None:
     history_view = HistoryView(history, prices)
-    mended = history.select_by_state(TimelineState.MENDED)
-    all_tables = (
-        tables.make_failure_table("Failing", history_view.failing, history_view, MAX_NIGHTS),
-        tables.make_failure_table("Known bugs", history_view.known_bugs, history_view, MAX_NIGHTS),
-        tables.make_failure_table("Mended", mended, history_view, MAX_NIGHTS),
-        tables.make_flaky_table(history_view, MAX_NIGHTS),
-        tables.make_slower_table(history_view),
-    )
-    print_tables(all_tables, console, MAX_ROWS)
+    print_tables(tables.make_tables(history_view, MAX_NIGHTS), console, MAX_ROWS)
     print_tables([tables.make_costliest_table(history_view)], console, MAX_COSTLIEST_ROWS)
     print_tables([tables.make_cost_table(history_view)], console)
     for problem in history_view.problems:

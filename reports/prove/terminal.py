@@ -169,7 +169,7 @@ def format_mark(box: MatrixBox, short: bool) -> Text:
     return Text(mark.short if is_short else mark.word, style=get_word_style(box.mark))
 
 
-def format_lifetime(row: ToggleRow, *, short: bool = False) -> Text:
+def format_lifetime(row: ToggleRow, *, short: bool) -> Text:
     """Format the first and the last release on which running showed the bug."""
     lifetime = row.lifetime
     if lifetime.first_buggy and short:

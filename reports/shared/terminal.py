@@ -53,7 +53,7 @@ def print_tables(
             console.print()
 
 
-def to_rich_table(table: ReportTable, max_rows: int | None = None) -> Table:
+def to_rich_table(table: ReportTable, max_rows: int | None) -> Table:
     """Convert a table to rich's; an empty column of numbers is left out."""
     table = table.drop_empty_columns()
     rich_table = make_table()

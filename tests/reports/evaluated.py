@@ -30,12 +30,10 @@ def make_answer(task: str, number: int, text: str = "abcd", right: bool = True) 
     )  # fmt: skip
 
 
-def make_served(
-    name: str, *, wrong: int = 0, items: int = 20, tasks: tuple[str, ...] = TASKS
-) -> ServedConfiguration:
+def make_served(name: str, *, wrong: int = 0, items: int = 20) -> ServedConfiguration:
     answers = [
         make_answer(task, n, "abXd" if n < wrong else "abcd", n >= wrong)
-        for task in tasks
+        for task in TASKS
         for n in range(items)
     ]
     words = ["--attention-backend", "triton"]

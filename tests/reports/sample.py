@@ -136,14 +136,12 @@ def make_proven_cell(
     return CellResult(guard, toggle, release, device, state, CellVerdict.PROVEN, sides=sides)
 
 
-def make_release_facts(
-    place: int, device: str = "cpu", releases: list[str] = ALL_RELEASES
-) -> ReleaseFacts:
+def make_release_facts(place: int, device: str) -> ReleaseFacts:
     known = find_states(place)
     return ReleaseFacts(
-        release=releases[place],
+        release=ALL_RELEASES[place],
         device=device,
-        versions={"python": "3.11.7", "sglang": releases[place], "torch": "2.13.0"},
+        versions={"python": "3.11.7", "sglang": ALL_RELEASES[place], "torch": "2.13.0"},
         machine={"system": "Linux x86_64", "cores": 2, "gpu": ""},
         seconds_to_start=11.5 + place,
         seconds=73.0 + 3 * place,

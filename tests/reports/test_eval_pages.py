@@ -200,13 +200,11 @@ def test_an_empty_evaluation_is_a_red_page() -> None:
     assert "nothing was compared" in text
 
 
-def make_sides(
-    one: ItemAnswer, other: ItemAnswer, why: str = "differs", at: int | None = None
-) -> Any:
+def make_sides(one: ItemAnswer, other: ItemAnswer, at: int | None = None) -> Any:
     evaluation = make_fine_evaluation()
     evaluation.served[0].answers, evaluation.served[1].answers = [one], [other]
     compared = evaluation.compared[0]
-    compared.differences = [AnswerDifference(one.task, one.number, why, at)]
+    compared.differences = [AnswerDifference(one.task, one.number, "differs", at)]
     ((item,),) = answer_differences.choose_items(evaluation, [compared])
     return item
 

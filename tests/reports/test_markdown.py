@@ -80,7 +80,3 @@ def test_a_lifecycle_names_its_contradictions() -> None:
     assert text.startswith("## ✗ Lifetimes of the bugs: RED")
     assert '≠ <code>27460</code> on 0.5.13: running shows "has the bug", the sources show' in text
     assert "0.5.9 to 0.5.11" in text
-
-
-def test_an_empty_run_is_red() -> None:
-    assert markdown.render_markdown(sample.make_empty_run()).startswith("## ✗ Guard proof: RED")

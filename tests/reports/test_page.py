@@ -247,10 +247,8 @@ def test_with_one_release_the_guards_are_rows(opener: Open) -> None:
     rows = tab.locator("tr.line")
     assert rows.count() == len(sample.one_release().cells)
     row = tab.locator("tr.line", has=tab.locator("[data-mark=toothless]"))
-    assert row.locator(".side").all_inner_texts() == [
-        "passed, ran 16 times",
-        "passed, ran 16 times",
-    ]
+    assert row.locator(".side").all_inner_texts() == 2 * ["passed, ran 16 times"]
+    assert "how often the toggled code ran" in tab.locator("body").inner_text()
     row.locator(".box").click()
     assert tab.locator(".guard-part").count() == 1
     assert "guard=" not in tab.evaluate("location.hash")

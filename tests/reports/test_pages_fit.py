@@ -249,16 +249,6 @@ def test_a_toggle_that_only_evaluations_cover_says_which(tab: Page, tmp_path: Pa
     assert marks == {"eval only"}
 
 
-def test_the_reach_of_a_side_is_labelled(tab: Page, tmp_path: Path) -> None:
-    open_page(tab, "a proof on one release", tmp_path)
-    row = tab.locator("tr.line", has=tab.locator("[data-mark=toothless]"))
-    assert row.locator(".side").all_inner_texts() == [
-        "passed, ran 16 times",
-        "passed, ran 16 times",
-    ]
-    assert "how often the toggled code ran" in tab.locator("body").inner_text()
-
-
 @pytest.mark.parametrize(("name", "word"), [("an audit", "Red"),
                                             ("an audit without findings", "Green")])  # fmt: skip
 def test_an_audit_has_a_banner(name: str, word: str, tab: Page, tmp_path: Path) -> None:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 
 import pytest
+from rendering import to_text
 from reviewed import ROWS, add_everything, make_run
-from rich.console import Console
 
 from harness.store.pr.values import GuardChange, PrPart, PrRun, UnnoticedFault
 from reports.pr import markdown, page, sarif, terminal
 
 
 def render_terminal(run: PrRun) -> str:
-    console = Console(file=io.StringIO(), width=200)
-    terminal.print_run(run, console)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return to_text(terminal.print_run, run, 200)
 
 
 def test_each_report_has_each_problem() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import evaluated
 import msgspec
 import pytest
+import sample
 from rendering import to_text
 
 from harness.store.mutate.faults import MutationFault
@@ -20,6 +21,9 @@ from reports.eval import terminal as eval_terminal
 from reports.mutate import markdown as mutate_markdown
 from reports.mutate import page as mutate_page
 from reports.mutate import terminal as mutate_terminal
+from reports.prove import markdown as prove_markdown
+from reports.prove import page as prove_page
+from reports.prove import terminal as prove_terminal
 from reports.rehearse import markdown as rehearse_markdown
 from reports.rehearse import terminal as rehearse_terminal
 from reports.zoo import markdown as zoo_markdown
@@ -55,7 +59,20 @@ def make_mutation(device: str) -> Any:
     )
 
 
+def make_proof(device: str) -> Any:
+    run = sample.make_run(2, device)
+    run.cells[0].sides["fixed"].stand_ins = PARTS[0]
+    run.cells[1].sides["buggy"].stand_ins = PARTS[1]
+    return run
+
+
 RENDERERS: dict[str, tuple[Callable[[Any], Any], ...]] = {
+    "prove": (
+        make_proof,
+        (lambda run: to_text(prove_terminal.print_run, run)),
+        prove_markdown.render_markdown,
+        prove_page.render_page,
+    ),
     "eval": (
         make_evaluation,
         (lambda run: to_text(eval_terminal.print_run, run)),

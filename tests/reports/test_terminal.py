@@ -114,12 +114,6 @@ def test_a_reason_is_told_once_for_all_its_cells() -> None:
     assert "n/a: 6 cells: the code is not in this release" in text
 
 
-def test_an_empty_run_is_red() -> None:
-    text = render_run(sample.make_empty_run())
-    assert "no cells, on no release, in 0 s: red" in text
-    assert "no guard applied: nothing is proven" in text
-
-
 def test_a_picture_is_svg_that_fetches_nothing(tmp_path: Path) -> None:
     file = tmp_path / "some.where" / "a.b.svg"
     console = terminal_svg.make_recording_console()
