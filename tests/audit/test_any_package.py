@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from harness.core import paths
+from harness.cli.main import main
 from harness.core.errors import UnfixError
 from harness.runs.audit import release_files, size_limits
 
@@ -43,13 +41,6 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def audit_package(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "harness", "audit", "--from", str(path), *words]
-    return subprocess.run(
-        command, cwd=paths.project_folder(), text=True, capture_output=True, check=False
-    )
-
-
 def test_the_packages_of_a_checkout_are_found_wherever_they_are(checkout: Path) -> None:
     package = checkout / "src" / "rowpack"
     for path in (checkout, checkout / "src", package, package / "ops"):
@@ -80,13 +71,13 @@ def test_a_wheel_is_read_as_it_is(checkout: Path) -> None:
     assert release_files.find_packages(wheel) == ("rowpack",)
 
 
-def test_nothing_found_is_a_wrong_call(checkout: Path) -> None:
+def test_nothing_found_is_a_wrong_call(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UnfixError, match="there is no folder or wheel"):
         release_files.find_location(checkout / "missing")
     (checkout / "src" / "rowpack" / "ops" / "rows.py").write_text("import triton\n")
-    done = audit_package(checkout)
-    assert done.returncode == 2
-    assert "rowpack has no Triton kernel: no function of rowpack is decorated" in done.stderr
+    assert main(["audit", "--from", str(checkout)]) == 2
+    words = "rowpack has no Triton kernel: no function of rowpack is decorated"
+    assert words in capsys.readouterr().err
 
 
 def test_limits_of_another_package_name_no_setting_of_sglang() -> None:
@@ -100,10 +91,12 @@ def test_limits_of_another_package_name_no_setting_of_sglang() -> None:
     assert general.find_content("indices_ptr") is None
 
 
-def test_a_finding_of_another_package_is_confirmed_like_any(checkout: Path) -> None:
-    done = audit_package(checkout)
-    assert done.returncode == 1
-    assert "is read as rowpack, which is not SGLang" in done.stderr
-    assert "1 kernels of rowpack" in done.stdout.replace("1 kernel of", "1 kernels of")
-    assert "row * row_stride" in done.stdout
-    assert "confirmed" in done.stdout
+def test_a_finding_of_another_package_is_confirmed_like_any(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", "--from", str(checkout)]) == 1
+    shown = capsys.readouterr()
+    assert "is read as rowpack, which is not SGLang" in shown.err
+    assert "1 kernel of rowpack" in shown.out
+    assert "row * row_stride" in shown.out
+    assert "confirmed" in shown.out

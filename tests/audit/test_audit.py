@@ -17,7 +17,7 @@ from harness.runs.audit.deployment_ranks import make_ranks
 from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict
 from harness.runs.audit.release_audit import AuditRequest, ReleaseAudit, audit_release
 from harness.runs.audit.size_limits import DEFAULT_LIMITS as LIMITS
-from tests.audit.conftest import SIZES
+from tests.audit.conftest import KERNELS, SIZES
 
 ROW = 32 * 128  # columns of `out`, as the launching function allocates it
 
@@ -182,16 +182,11 @@ def call_audit(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[in
 def test_a_difference_is_what_is_new_alone(
     small: ReleaseAudit, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = tmp_path / "before" / "sglang" / "srt"
-    before.mkdir(parents=True)
-    text = (release / "sglang" / "srt" / "kernels.py").read_text()
-    mended = text.replace("out_ptr + row * stride", "out_ptr + row.to(tl.int64) * stride")
-    assert mended != text
-    (before / "moved.py").write_text(mended)
-    (before / "sizes.py").write_text(SIZES)
-    code, out = call_audit(
-        ["--diff", f"{before.parents[1]}..{release}", "--json", "-j", "1"], capsys
-    )
+    mended = KERNELS.replace("out_ptr + row * stride", "out_ptr + row.to(tl.int64) * stride")
+    assert mended != KERNELS
+    package = write_release(tmp_path, mended) / "sglang" / "srt"
+    (package / "kernels.py").rename(package / "moved.py")
+    code, out = call_audit(["--diff", f"{tmp_path}..{release}", "--json", "-j", "1"], capsys)
     data = json.loads(out)
     [found] = data["findings"]
     assert code == 1
@@ -220,23 +215,25 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
-def test_a_kernel_has_changed_with(
-    what: str,
-    small: ReleaseAudit,
-    release: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+def write_release(folder: Path, kernels: str) -> Path:
+    package = folder / "sglang" / "srt"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "kernels.py").write_text(kernels)
+    (package / "sizes.py").write_text(SIZES)
+    return folder
+
+
+def test_a_kernel_has_changed_with_its_helper_its_constant_and_its_launch(
+    small: ReleaseAudit, tmp_path: Path, release: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each change changes its own kernels, and leaves those of the other changes as they are."""
-    now, then, changed = CHANGES[what]
-    before = tmp_path / "sglang" / "srt" / "kernels.py"
-    before.parent.mkdir(parents=True)
-    text = (release / "sglang" / "srt" / "kernels.py").read_text()
-    assert text.count(now) == 1
-    before.write_text(text.replace(now, then))
-    (before.parent / "sizes.py").write_text(SIZES)
+    """No two changes are of one kernel, so each kernel of the difference shows its change."""
+    before = KERNELS
+    for now, then, _ in CHANGES.values():
+        assert before.count(now) == 1
+        before = before.replace(now, then)
+    write_release(tmp_path, before)
     _, out = call_audit(["--diff", f"{tmp_path}..{release}", "--json", "-j", "1"], capsys)
+    changed = sorted(name for *_, names in CHANGES.values() for name in names)
     assert sorted(one["kernel"] for one in json.loads(out)["kernels"]) == changed
 
 
@@ -248,12 +245,8 @@ def test_what_a_checkout_adds_to_the_rehearsed_release_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No rehearsal ran the new line, with and without a difference."""
-    before = tmp_path / "sglang" / "srt" / "kernels.py"
-    before.parent.mkdir(parents=True)
-    text = (release / "sglang" / "srt" / "kernels.py").read_text()
     added = "out_ptr + row * stride"
-    before.write_text(text.replace(added, "out_ptr + row.to(tl.int64) * stride"))
-    (before.parent / "sizes.py").write_text(SIZES)
+    write_release(tmp_path, KERNELS.replace(added, "out_ptr + row.to(tl.int64) * stride"))
     ranks = make_ranks(make_run(release=str(tmp_path)))
     monkeypatch.setattr(ranking, "_find_newest_ranks", lambda: ranks)
     for words in (["--diff", f"{tmp_path}..{release}"], ["--from", str(release)]):
@@ -261,7 +254,7 @@ def test_what_a_checkout_adds_to_the_rehearsed_release_counts(
         [(_, name, line)] = json.loads(capsys.readouterr().out)["red_findings"]
         assert (code, name) == (1, "row_in_32_bits")
         assert added in line
-    before.write_text(text)
+    write_release(tmp_path, KERNELS)
     for words in (["--diff", f"{tmp_path}..{release}"], ["--from", str(release)]):
         assert main(["audit", *words, "--json", "-j", "1"]) == 0
         assert json.loads(capsys.readouterr().out)["red_findings"] == []
@@ -274,16 +267,12 @@ def test_a_line_that_was_there_is_not_new_if_it_wrapped_there(
 
     So equal text alone does not make a finding an old one.
     """
-    before = tmp_path / "sglang" / "srt" / "kernels.py"
-    before.parent.mkdir(parents=True)
-    now = (release / "sglang" / "srt" / "kernels.py").read_text()
     store = "    tl.store(x_ptr + row * 512, 2)\n"
-    then = now.replace(store, store.replace("2)", "3)"))
+    then = KERNELS.replace(store, store.replace("2)", "3)"))
     carried = "        tl.store(x_ptr + at, 1)\n        at += stride"
     then = then.replace("    at = 0\n", "    at = tl.full((), 0, tl.int64)\n")
     assert carried in then
-    before.write_text(then)
-    (before.parent / "sizes.py").write_text(SIZES)
+    write_release(tmp_path, then)
     code, out = call_audit(["--diff", f"{tmp_path}..{release}", "--json", "-j", "1"], capsys)
     found = [(one["kernel"], one["text"]) for one in json.loads(out)["findings"]]
     assert code == 1
@@ -300,8 +289,7 @@ def test_a_family_is_the_modules_that_its_toggles_change(
     file = tmp_path / f"{module.replace('.', '/')}.py"
     file.parent.mkdir(parents=True)
     (tmp_path / "sglang" / "srt").mkdir()
-    text = (release / "sglang" / "srt" / "kernels.py").read_text()
-    file.write_text(text[: text.index("@triton.jit\ndef masked_away")])
+    file.write_text(KERNELS[: KERNELS.index("@triton.jit\ndef masked_away")])
     _, out = call_audit(["--from", str(tmp_path), changed.family, "--json", "-j", "1"], capsys)
     assert [one["kernel"] for one in json.loads(out)["kernels"]] == ["row_in_32_bits"]
 

@@ -8,7 +8,9 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -45,11 +47,14 @@ import triton.language as tl
 from harness import checking
 from sglang.srt.modes import by_kind
 
-x, out = torch.zeros(1, dtype={of}), torch.zeros(64)
+out = torch.zeros(64)
 with checking.checked():
-    for stride in (8, 1, 9):
-        by_kind[(4,)](x, out, stride, tl.bfloat16, {twice})
+    for dtype, twice in {modes}:
+        for stride in (8, 1, 9):
+            by_kind[(4,)](torch.zeros(1, dtype=dtype), out, stride, tl.bfloat16, twice)
 """
+FLOATS, FLOATS_TWICE, FLAGS = ("torch.float32, False", "torch.float32, True", "torch.bool, False")
+TEST = "suite tests/audit/test_launched.py"
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +70,16 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def launches(release: Path) -> Path:
-    """The launches of one run, for tests that ask what is read of them; none may change it."""
-    return record_launches(release, release.parent / "launches")
+    """The launches of one mode, in one process; no test may change the file."""
+    return record_launches(release, release.parent / "launches", FLOATS)
+
+
+@pytest.fixture(scope="module")
+def more_launches(release: Path, launches: Path) -> Path:
+    """The same mode again, and two others, in a process that has another name."""
+    file = Path(shutil.copy(launches, release.parent / "more-launches"))
+    name = {"UNFIX_LAUNCHED_BY": "zoo llama"}
+    return record_launches(release, file, FLOATS, FLOATS_TWICE, FLAGS, variables=name)
 
 
 @pytest.fixture(scope="module")
@@ -78,15 +91,17 @@ def guessed_reasons(release: Path) -> list[str]:
 
 
 def record_launches(
-    release: Path, file: Path, twice: bool = False, of: str = "torch.float32"
+    release: Path, file: Path, *modes: str, variables: Mapping[str, str] = MappingProxyType({})
 ) -> Path:
     """Run a script that launches the kernel under check; return the file of its launches."""
+    written = ", ".join(f"({mode})" for mode in modes)
     subprocess.run(
-        [CPU_BASE.python, "-c", SCRIPT.format(twice=twice, of=of)],
+        [CPU_BASE.python, "-c", SCRIPT.format(modes=f"[{written}]")],
         env={
             **os.environ,
             "UNFIX_LAUNCHES": str(file),
             "PYTHONPATH": f"{release}{os.pathsep}{paths.project_folder()}",
+            **variables,
         },
         check=True,
     )
@@ -107,39 +122,35 @@ def audit_kernel(release: Path, *words: str) -> dict[str, Any]:
 
 
 def test_each_mode_is_written_once_and_a_one_is_a_number(
-    release: Path, launches: Path, tmp_path: Path
+    launches: Path, more_launches: Path
 ) -> None:
-    file = Path(shutil.copy(launches, tmp_path))
-    [first] = list_modes(record_launches(release, file))
+    [first] = list_modes(launches)
     assert first["kernel"] == "sglang.srt.modes:by_kind"
     assert first["kinds"] == {
         "x_ptr": "*fp32", "out_ptr": "*fp32", "stride": "i32", "AS": "constexpr",
         "TWICE": "constexpr",
     }  # fmt: skip
     assert first["constants"] == {"AS": {"dtype": "bf16"}, "TWICE": False}
-    modes = list_modes(record_launches(release, file, twice=True))
-    assert [one["constants"]["TWICE"] for one in modes] == [False, True]
+    modes = [
+        (mode["kinds"]["x_ptr"], mode["constants"]["TWICE"]) for mode in list_modes(more_launches)
+    ]
+    assert modes == [("*fp32", False), ("*fp32", True), ("*u1", False)]
 
 
 def test_a_launch_is_recorded_with_its_launcher_and_the_lines_that_ran(
-    release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launches: Path, more_launches: Path
 ) -> None:
     """The test that runs names itself; another name is taken from the environment."""
     lines = MODULE.splitlines()
     in_branch = lines.index("        tl.store(out_ptr + at, 1)") + 1
-    file = tmp_path / "launches"
-    [first] = read_reach(record_launches(release, file))
+    [first], [second] = read_reach(launches), read_reach(more_launches)
     assert first.kernel == "sglang.srt.modes:by_kind"
-    assert first.by == {
-        "suite tests/audit/test_launched.py::"
-        "test_a_launch_is_recorded_with_its_launcher_and_the_lines_that_ran"
-    }
+    [launcher] = first.by
+    assert launcher.startswith(f"{TEST}::test_")
     assert {lines[line - 1].strip() for line in first.lines["sglang/srt/modes.py"]} >= {
         "tl.store(out_ptr + at, tl.load(x_ptr).to(AS).to(tl.float32))"
     }
     assert in_branch not in first.lines["sglang/srt/modes.py"]
-    monkeypatch.setenv("UNFIX_LAUNCHED_BY", "zoo llama")
-    [second] = read_reach(record_launches(release, file, twice=True))
     assert second.by - first.by == {"zoo llama"}
     assert in_branch in second.lines["sglang/srt/modes.py"]
 
@@ -169,14 +180,19 @@ def test_a_merged_record_has_kernels_of_cuda_as_well(tmp_path: Path) -> None:
     assert {reach.kernel for reach in read_reach(merged)} == set(names[:2])
 
 
-@pytest.mark.parametrize("of", ["torch.float32", "torch.bool"])
+@pytest.mark.parametrize("pointer", ["*fp32", "*u1"])
 def test_a_kernel_is_read_as_it_was_launched(
-    release: Path, launches: Path, guessed_reasons: list[str], tmp_path: Path, of: str
+    release: Path, more_launches: Path, guessed_reasons: list[str], tmp_path: Path, pointer: str
 ) -> None:
     assert guessed_reasons[0].startswith("Triton does not take the arguments that are guessed")
-    if of != "torch.float32":
-        launches = record_launches(release, tmp_path / "launches", of=of)
-    result = audit_kernel(release, "--launches", str(launches))
+    file = tmp_path / "launches"
+    [mode] = [
+        mode
+        for mode in list_modes(more_launches)
+        if mode["kinds"]["x_ptr"] == pointer and not mode["constants"]["TWICE"]
+    ]
+    file.write_text(json.dumps(mode))
+    result = audit_kernel(release, "--launches", str(file))
     [finding] = result["findings"]
     assert (result["verdict"], finding["threshold"]) == ("overflow", 2**31 // 4096 + 1)
     assert finding["confirmed"] == "confirmed"

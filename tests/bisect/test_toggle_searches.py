@@ -124,7 +124,7 @@ def test_a_hang_is_a_failure_and_ends_with_all_below_it(bisect: Bisect) -> None:
     start = f"subprocess.Popen(['sleep', '{own}'], start_new_session=True)"
     command = bisect.script(f"if {WIDTH}:\n    {start}\n    time.sleep(3126)")
     bisect.names = ("toy-class-body", "toy-static")
-    found = bisect.search("--limit", "12", "-j", "2", command=command)
+    found = bisect.search("--limit", "8", "-j", "2", command=command)
     assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
     assert any(trial["how"].startswith("hang") for trial in found["trials"])
     left = subprocess.run(["pgrep", "-f", f"sleep {own}"], capture_output=True, text=True)
@@ -156,7 +156,7 @@ sys.exit(seen != b'8')
     [
         ("False", "False", "exit code 1"),
         (WIDTH, "False", "the server ended while the command ran (exit code 7)"),
-        ("False", WIDTH, "hang: the server was not ready within 12 s"),
+        ("False", WIDTH, "hang: the server was not ready within 8 s"),
     ],
 )
 def test_a_server_and_a_client(bisect: Bisect, dies: str, late: str, how: str) -> None:
@@ -164,7 +164,7 @@ def test_a_server_and_a_client(bisect: Bisect, dies: str, late: str, how: str) -
     client = [*bisect.script(CLIENT, "client.py"), "{port}"]
     bisect.names = ("toy-class-body", "toy-static")
     serve = ("--serve", " ".join([*server, "{port}"]), "--ready", "http://127.0.0.1:{port}/")
-    limit = ("--limit", "12") if how.startswith("hang") else ()
+    limit = ("--limit", "8") if how.startswith("hang") else ()
     found = bisect.search(*limit, *serve, command=client)
     assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
     hows = {trial["how"] for trial in found["trials"] if trial["answer"] == "fails"}

@@ -20,22 +20,24 @@ def test_changed_sources_are_noticed(mutate: Mutate) -> None:
     assert f"the sources of SGLang 0.5.99 have changed since {run.id} was stopped" in done.stderr
 
 
-def test_a_diff_goes_on_between_the_commits_that_it_was(mutate: Mutate) -> None:
+def test_a_killed_run_goes_on_between_the_commits_of_its_diff(mutate: Mutate) -> None:
     checkout = SglangCheckout(mutate.package.parent, root="")
     first = checkout.commit({"srt/sizes.py": CODE.replace("topk", "k")})
     second = checkout.commit({"srt/sizes.py": CODE})
     ids = mutate.add_interrupted_faults()
     run = mutate.kill_run("--diff", "HEAD~1..HEAD")
+    assert mutate.file.read_text() == CODE
     assert run.ids == ids
     assert run.settings["diff"] == "HEAD~1..HEAD"
     assert run.settings["between"] == f"{first}..{second}"
     (checkout.folder / "README").write_text("nothing of SGLang's\n")
     checkout.git("add", "-A")
     checkout.git("commit", "-q", "-m", "elsewhere")
-    again = mutate.run("--resume")
-    assert again["status"] == "finished"
-    assert [fated["fault"]["id"] for fated in again["fates"]] == ids
-    assert again["problems"] == []
+    resumed = mutate.run("--resume")
+    assert resumed["status"] == "finished"
+    assert [fated["fault"]["id"] for fated in resumed["fates"]] == ids
+    assert resumed["problems"] == []
+    assert not (mutate.root / ".unfix" / "runs" / run.id).exists()
 
 
 @pytest.mark.parametrize(("done", "problems"), [("ab", []), ("ax", ["1 fault is not tried yet"])])

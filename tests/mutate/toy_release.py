@@ -174,7 +174,7 @@ class Mutate:
             self.fault("width", "return rows", HANGS + "return rows"),
             self.fault("total", "range(count)", "range(count - 1)"),
         ]
-        self.patience = (3.0, (8.0, 2.0))
+        self.patience = (2.0, (4.0, 2.0))
         return [fault.id for fault in faults]
 
     def kill_run(self, *words: str) -> MutationRun:
