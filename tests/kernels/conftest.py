@@ -5,6 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-TOY = Path(__file__).parent.parent / "toy"
-sys.path.insert(0, str(TOY))
-FOLDER = (TOY / "toggles",)
+HERE = Path(__file__).parent
+# The toy release; kernels and helpers that tests of several folders share.
+sys.path[:0] = map(str, (HERE.parent / "toy", HERE / "checked", HERE / "compiled"))

@@ -48,13 +48,13 @@ def count_bits(x, out, OP: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
-def two(x, y, out, ASM: tl.constexpr, N: tl.constexpr):
+def combine_pairs(x, y, out, ASM: tl.constexpr, N: tl.constexpr):
     at = tl.arange(0, N)
-    given = [tl.load(x + at), tl.load(y + at)]
+    pair = [tl.load(x + at), tl.load(y + at)]
     tl.inline_asm_elementwise(
         "griddepcontrol.wait; // dummy $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1
     )
-    r = tl.inline_asm_elementwise(ASM, "=f,f,f", given, dtype=tl.float32, is_pure=True, pack=1)
+    r = tl.inline_asm_elementwise(ASM, "=f,f,f", pair, dtype=tl.float32, is_pure=True, pack=1)
     tl.store(out + at, r)
 
 

@@ -26,11 +26,11 @@ def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
     return tmp_path
 
 
-def run_launch(size: int, kernel: Any = kernels.scale, factor: float = 0.1) -> torch.Tensor:
+def run_launch(size: int, kernel: Any = kernels.scale) -> torch.Tensor:
     x = torch.linspace(0.1, 1.0, size)
     y = torch.full((size,), -7.0)
     with checking.checked():
-        kernel[((size + 7) // 8,)](x, y, size, factor, BLOCK=8)
+        kernel[((size + 7) // 8,)](x, y, size, 0.1, BLOCK=8)
     return y
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import kernels_to_check as known
 import torch
+from cpu_runs import (
+    int32_zeros,
+    run_checked,
+    run_on_cpu,  # noqa: F401
+    to_violations,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_instrumentation import (
+    compile_kernel,
+)
 
 from harness.checking import AccessRuleViolation, Violation
 from harness.kernels.check import gpu_reports
@@ -23,18 +30,6 @@ from harness.kernels.gpu import (
 )
 from harness.kernels.gpu.pointer_arguments import flatten_arguments
 from harness.kernels.gpu.report_assembly import ReportBit
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
-import kernels_to_check as known
-from cpu_runs import (
-    int32_zeros,
-    run_checked,
-    run_on_cpu,  # noqa: F401
-    to_violations,
-)
-from test_instrumentation import (
-    compile_kernel,
-)
 
 
 def test_an_access_rule_is_reported_with_the_forbidden_index() -> None:

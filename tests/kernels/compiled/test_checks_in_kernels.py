@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import operator
-import sys
-from pathlib import Path
 from typing import Any
 
+import kernels_to_check as known
 import pytest
+import tiles
 import torch
 import triton
 import triton.language as tl
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
-
-from harness.checking import IntegerOverflow, OutOfBounds
-from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
-import kernels_to_check as known
-import tiles
 from cpu_runs import (
     find_violations,
     float16_zeros,
@@ -27,6 +18,8 @@ from cpu_runs import (
     run_checked,
     run_on_cpu,  # noqa: F401
 )
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from test_instrumentation import (
     by_step,
     in_branches,
@@ -34,6 +27,9 @@ from test_instrumentation import (
     reset,
     while_it_lasts,
 )
+
+from harness.checking import IntegerOverflow, OutOfBounds
+from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
 
 
 @triton.jit

@@ -73,8 +73,8 @@ def make_tuner(**inductor_meta: Any) -> Any:
     return tuner
 
 
-def make_arguments(places: list[int], ks0: int = WIDTH) -> tuple[Any, ...]:
-    return torch.tensor(places), torch.zeros(ROWS * WIDTH), ks0, len(places)
+def make_arguments(places: list[int]) -> tuple[Any, ...]:
+    return torch.tensor(places), torch.zeros(ROWS * WIDTH), WIDTH, len(places)
 
 
 def test_a_launch_of_inductors_is_one_of_tritons() -> None:
@@ -99,8 +99,8 @@ def find_launch_violations(tuner: Any, args: tuple[Any, ...]) -> list[Any]:
     return find_violations(launch.kernel, grid=launch.grid, debug=launch.options["debug"], **own)
 
 
-def check_launch(places: list[int], ks0: int = WIDTH) -> list[Any]:
-    return find_launch_violations(make_tuner(), make_arguments(places, ks0))
+def check_launch(places: list[int]) -> list[Any]:
+    return find_launch_violations(make_tuner(), make_arguments(places))
 
 
 def test_an_access_out_of_bounds_is_reported_with_its_line() -> None:

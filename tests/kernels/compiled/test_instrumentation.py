@@ -6,14 +6,15 @@ Triton's compiler for CUDA needs no GPU, so everything but the running is tested
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
+import kernels_to_check as known
 import pytest
 import torch
 import triton
 import triton.language as tl
+from cpu_runs import float16_zeros, int32_zeros
 from triton.compiler.compiler import ASTSource, GPUTarget
 
 from harness.kernels.gpu import (
@@ -27,10 +28,6 @@ from harness.kernels.gpu import (
 from harness.kernels.gpu.pointer_arguments import find_overlapping_pointers, flatten_arguments
 from harness.kernels.ir import mlir_printer
 from harness.kernels.triton import frontend, graph_loader, mlir_parser
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
-import kernels_to_check as known
-from cpu_runs import float16_zeros, int32_zeros
 
 HOPPER = GPUTarget("cuda", 90, 32)
 

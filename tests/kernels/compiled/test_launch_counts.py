@@ -41,15 +41,15 @@ def fill(target, COUNT: tl.constexpr):
 
 
 class FakeBuffer:
-    """A device's reports; its tables have room for `tables` kernels."""
+    """A device's reports, and its tables."""
 
-    def __init__(self, device: int = 0, tables: int = 9) -> None:
+    def __init__(self) -> None:
         self.reports: list[DeviceReport] = []
-        self.tables, self.used = tables, 0
+        self.table_count = 0
 
-    def allocate_table(self) -> int | None:
-        self.used += 1
-        return 4096 * self.used if self.used <= self.tables else None
+    def allocate_table(self) -> int:
+        self.table_count += 1
+        return 4096 * self.table_count
 
     def upload_storage_table(self) -> None:
         """The device has none."""

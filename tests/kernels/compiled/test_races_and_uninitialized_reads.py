@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
+import kernels_to_check as known
 import pytest
 import torch
 import triton
 import triton.language as tl
+from cpu_runs import find_violations, launch_on_cpu, run_checked, run_on_cpu  # noqa: F401
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.checking import DataRace, UninitializedMemory
 from harness.kernels.gpu import ALL_CHECKS, POISON, shadow_entries, shadow_memory
 from harness.kernels.gpu.empty_memory import EMPTY_STORAGES
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
-import kernels_to_check as known
-from cpu_runs import find_violations, launch_on_cpu, run_checked, run_on_cpu  # noqa: F401
 
 
 def find_headlines(

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 import triton
 import triton.language as tl
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
-
-from harness.checking import IntegerOverflow, OutOfBounds
-from harness.kernels.ir import flow
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
 from cpu_runs import (  # noqa: F401
     find_violations,
     float16_zeros,
@@ -24,7 +15,12 @@ from cpu_runs import (  # noqa: F401
     run_checked,
     run_on_cpu,
 )
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from test_instrumentation import compile_kernel, list_sites
+
+from harness.checking import IntegerOverflow, OutOfBounds
+from harness.kernels.ir import flow
 
 ROWS, WIDTH = 2, 32  # of a tile
 AROUND = 256  # elements of memory on each side of the tensor

@@ -190,7 +190,7 @@ import torch
 from harness.kernels.watch import activation
 activation.install_checks()
 import triton, test_gpu_shadows as here
-known, numbers = here.known, here.numbers
+known, numbers = here.known, here.make_numbers
 pool = torch.empty(64, dtype=torch.float32, device="cuda")
 pool[:32] = 1
 target = torch.zeros(64, dtype=torch.float32, device="cuda")
