@@ -10,7 +10,7 @@ def sum_under_locks(locks, counts, sums, source, N: tl.constexpr, GROUPS: tl.con
     row = tl.program_id(0)
     group = row % GROUPS
     columns = tl.arange(0, N)
-    part = tl.load(source + row * N + columns)
+    own_sum = tl.load(source + row * N + columns)
     locks += group
     counts += group
     sums = sums + group * N + columns
@@ -20,8 +20,8 @@ def sum_under_locks(locks, counts, sums, source, N: tl.constexpr, GROUPS: tl.con
     if count == 0:
         tl.atomic_xchg(counts, 1)
     else:
-        part += tl.load(sums)
-    tl.store(sums, part)
+        own_sum += tl.load(sums)
+    tl.store(sums, own_sum)
     tl.debug_barrier()
     tl.atomic_xchg(locks, 0)
 
@@ -73,10 +73,10 @@ def last_one_sums(ticket, parts, total, WAITS: tl.constexpr):
     before = tl.num_programs(0) - 1
     if WAITS:
         tl.store(parts + me, me + 1)
-        mine = tl.atomic_add(ticket, 1)
+        own_ticket = tl.atomic_add(ticket, 1)
     else:
-        mine = tl.atomic_add(ticket, 1)
+        own_ticket = tl.atomic_add(ticket, 1)
         tl.store(parts + me, me + 1)
-    if mine == before:
+    if own_ticket == before:
         lanes = tl.arange(0, 8)
         tl.store(total, tl.sum(tl.load(parts + lanes, mask=lanes <= before, other=0)))

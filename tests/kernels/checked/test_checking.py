@@ -114,13 +114,13 @@ def test_memory_past_a_view_is_named_as_its_storage() -> None:
 
 
 def test_a_loaded_pointer_must_point_into_a_registered_tensor() -> None:
-    there = make_numbers(4)
-    table = torch.tensor([there.data_ptr()])
+    pool = make_numbers(4)
+    table = torch.tensor([pool.data_ptr()])
     with check_on_cpu() as session:
         with pytest.raises(OutOfBounds, match="in no tensor that this launch was given"):
             through_table[(1,)](table, make_numbers(1))
         session.discard_errors()
-        session.register_tensor(there, "the pool")
+        session.register_tensor(pool, "the pool")
         target = make_numbers(1)
         through_table[(1,)](table, target)
         assert target.tolist() == [1]
@@ -128,10 +128,10 @@ def test_a_loaded_pointer_must_point_into_a_registered_tensor() -> None:
 
 def test_a_freed_tensor_is_named() -> None:
     with check_on_cpu() as session:
-        there = make_numbers(1 << 20)
-        session.register_tensor(there, "the pool")
-        table = torch.tensor([there.data_ptr()])
-        del there
+        pool = make_numbers(1 << 20)
+        session.register_tensor(pool, "the pool")
+        table = torch.tensor([pool.data_ptr()])
+        del pool
         gc.collect()
         with pytest.raises(OutOfBounds, match="memory of the pool, which was freed"):
             through_table[(1,)](table, make_numbers(1))

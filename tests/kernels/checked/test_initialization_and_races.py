@@ -64,11 +64,11 @@ def test_a_tensor_can_be_marked_uninitialized_again() -> None:
 @pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
 def test_memory_of_any_shape_can_be_uninitialized(shape: tuple[int, ...]) -> None:
     with check_on_cpu() as session:
-        made = torch.empty(shape, dtype=torch.int64)
-        assert made.shape == shape
-        if made.numel():
+        tensor = torch.empty(shape, dtype=torch.int64)
+        assert tensor.shape == shape
+        if tensor.numel():
             with pytest.raises(UninitializedMemory):
-                session.assert_written(made)
+                session.assert_written(tensor)
 
 
 # Races

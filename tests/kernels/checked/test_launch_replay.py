@@ -67,10 +67,10 @@ def test_the_smallest_launches_of_a_kernel_are_kept(folder: Path) -> None:
     for size in range(60, 20, -1):
         run_launch(size)
     run_launch(21)  # again: stored once
-    kept = launch_capture.list_captured(folder, NAME)
-    assert len(kept) == launch_capture.MAX_MODE_LAUNCHES
-    sizes = [one.arguments["size"] for one in kept]
-    assert sizes == list(range(21, 21 + len(kept)))
+    captured = launch_capture.list_captured(folder, NAME)
+    assert len(captured) == launch_capture.MAX_MODE_LAUNCHES
+    sizes = [launch.arguments["size"] for launch in captured]
+    assert sizes == list(range(21, 21 + len(captured)))
 
 
 def test_only_wanted_kernels_are_kept(folder: Path) -> None:

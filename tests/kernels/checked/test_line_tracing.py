@@ -17,29 +17,29 @@ from harness.kernels.triton.line_tracing import trace_kernel
 
 
 def test_a_tracer_sees_the_lines_that_ran() -> None:
-    seen: set[int] = set()
+    traced_lines: set[int] = set()
 
     def trace_call(frame: Any, event: str, argument: Any) -> Any:
         if frame.f_code.co_filename == kernels_to_check.__file__ and event == "line":
-            seen.add(frame.f_lineno - first)
+            traced_lines.add(frame.f_lineno - first)
         return trace_call
 
     first = stored_and_counted.starting_line_number
     for first_program, lines in ((0, {2, 3}), (5, {2, 5})):
         with check_on_cpu():
-            seen.clear()
+            traced_lines.clear()
             sys.settrace(trace_call)
             stored_and_counted[(1,)](make_numbers(1), first_program)
             sys.settrace(None)
-        assert seen == lines
+        assert traced_lines == lines
     # A GPU does not report which branch ran: it may have been any.
-    seen.clear()
+    traced_lines.clear()
     trace_kernel(stored_and_counted)
-    assert not seen
+    assert not traced_lines
     sys.settrace(trace_call)
     trace_kernel(stored_and_counted)
     sys.settrace(None)
-    assert seen == {2, 3, 5}
+    assert traced_lines == {2, 3, 5}
 
 
 def test_a_line_inside_a_string_starts_no_function() -> None:
@@ -56,11 +56,11 @@ def test_a_line_inside_a_string_starts_no_function() -> None:
 def test_a_file_whose_text_changes_is_read_again(tmp_path: Path) -> None:
     """A live toggle changes the lines of a module under the name of its file."""
     file = str(tmp_path / "kernels.py")
-    seen = []
+    traced_lines = []
 
     def trace(frame: Any, event: str, argument: Any) -> Any:
         if frame.f_code.co_filename == file and event == "line":
-            seen.append(frame.f_lineno)
+            traced_lines.append(frame.f_lineno)
         return trace
 
     for text, lines in (
@@ -68,8 +68,8 @@ def test_a_file_whose_text_changes_is_read_again(tmp_path: Path) -> None:
         ("def f(x):\n    y = x\n\n", [2]),
     ):
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        seen.clear()
+        traced_lines.clear()
         sys.settrace(trace)
         line_tracing.trace_lines([(file, 2)])
         sys.settrace(None)
-        assert seen == lines
+        assert traced_lines == lines

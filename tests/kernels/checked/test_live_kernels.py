@@ -57,10 +57,10 @@ def test_a_kernel_that_is_made_later_is_listed(monkeypatch: pytest.MonkeyPatch) 
         vars(module).update(content)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     assert list(patching.iterate_loaded_kernels())
-    made = JITFunction(kernels.add_kernel.fn)
+    new_kernel = JITFunction(kernels.add_kernel.fn)
     for name in ("new", "late", "held"):
-        sys.modules[f"made_{name}"].kernel = made  # type: ignore[attr-defined]
-        assert made in list(patching.iterate_loaded_kernels())
+        sys.modules[f"made_{name}"].kernel = new_kernel  # type: ignore[attr-defined]
+        assert new_kernel in list(patching.iterate_loaded_kernels())
         sys.modules[f"made_{name}"].kernel = None  # type: ignore[attr-defined]
 
 
@@ -78,12 +78,12 @@ def test_a_kernel_changes_and_comes_back(name: str, call: Any, fixed: int, buggy
 
 
 def test_launches_are_counted_through_callers_while_observed() -> None:
-    with toggles.observed("toy-helper", folders=FOLDER) as seen:
+    with toggles.observed("toy-helper", folders=FOLDER) as observed:
         launch_kernel(kernels.calling_kernel, BLOCK=16)
         launch_kernel(kernels.add_kernel, BLOCK=16)
         launch_kernel(kernels.calling_kernel, BLOCK=16)
     launch_kernel(kernels.calling_kernel, BLOCK=16)
-    assert seen.reach == 2
+    assert observed.reach == 2
 
 
 AT_IMPORT = """
@@ -124,34 +124,34 @@ def test_a_toggle_leaves_other_compiled_kernels_in_the_cache(
     name: str, call: Any, fixed: int, buggy: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call()
-    read: list[str] = []
-    keyed = frontend.compute_cache_key
+    looked_up: list[str] = []
+    compute_cache_key = frontend.compute_cache_key
     monkeypatch.setattr(
         frontend,
         "compute_cache_key",
-        lambda kernel, bound: read.append(kernel.__name__) or keyed(kernel, bound),
+        lambda kernel, bound: looked_up.append(kernel.__name__) or compute_cache_key(kernel, bound),
     )
     assert call() == fixed
-    assert read == []  # another session, and no lookup
+    assert looked_up == []  # another session, and no lookup
     for _ in range(2):
         with toggles.reverted(name, folders=FOLDER):
             assert call() == buggy
             assert call() == buggy
         assert call() == fixed
-    assert len(set(read)) <= 1  # only kernels that use the changed code
+    assert len(set(looked_up)) <= 1  # only kernels that use the changed code
 
 
 def test_launches_are_counted_whichever_comes_first() -> None:
     x = torch.arange(20, dtype=torch.int32)
     out = torch.zeros_like(x)
-    with toggles.observed("toy-helper", folders=FOLDER) as seen, checking.checked("cpu"):
+    with toggles.observed("toy-helper", folders=FOLDER) as observed, checking.checked("cpu"):
         kernels.calling_kernel[(2,)](out, x, 20, BLOCK=16)
-    assert seen.reach == 1
+    assert observed.reach == 1
     with checking.checked("cpu"):
-        with toggles.observed("toy-helper", folders=FOLDER) as seen:
+        with toggles.observed("toy-helper", folders=FOLDER) as observed:
             kernels.calling_kernel[(2,)](out, x, 20, BLOCK=16)
         kernels.calling_kernel[(2,)](out, x, 20, BLOCK=16)
-    assert seen.reach == 1
+    assert observed.reach == 1
 
 
 def test_a_preloaded_module_is_not_parsed_again(
@@ -161,13 +161,13 @@ def test_a_preloaded_module_is_not_parsed_again(
     monkeypatch.setattr(toggles, "engine", live_engine.ToggleEngine())
     source = toggles.engine.sources.read("sglang.kernels")
     assert source is not None
-    for one in (module_variants.parse_definitions, module_variants.compile_unpatched):
-        one.cache_clear()
+    for cache in (module_variants.parse_definitions, module_variants.compile_unpatched):
+        cache.cache_clear()
     module_variants.preload_module_text(source.text, source.path)
-    kept = module_variants.parse_definitions, module_variants.compile_unpatched
-    before = [one.cache_info() for one in kept]
+    caches = module_variants.parse_definitions, module_variants.compile_unpatched
+    before = [cache.cache_info() for cache in caches]
     with toggles.reverted("toy-kernel", folders=FOLDER):
         pass
-    after = [one.cache_info() for one in kept]
-    assert [one.misses for one in after] == [one.misses for one in before]
-    assert [one.hits for one in after] == [one.hits + 1 for one in before]
+    after = [cache.cache_info() for cache in caches]
+    assert [cache.misses for cache in after] == [cache.misses for cache in before]
+    assert [cache.hits for cache in after] == [cache.hits + 1 for cache in before]

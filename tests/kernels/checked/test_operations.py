@@ -149,8 +149,8 @@ def test_two_tensors_joined_and_split_again(n: int, seed: int) -> None:
 @given(st.sampled_from((torch.float16, torch.float32, torch.float64, torch.int8)), seeds)
 def test_products_of_matrices(dtype: torch.dtype, seed: int) -> None:
     most = 1 << 24 if dtype == torch.float64 else 8  # their sums are exact, in that type alone
-    x, y = (torch.randint(-most, most + 1, (16, 32), generator=torch.Generator().manual_seed(one))
-            for one in (seed, seed + 1))  # fmt: skip
+    generator = torch.Generator().manual_seed(seed)
+    x, y = (torch.randint(-most, most + 1, (16, 32), generator=generator) for _ in range(2))
     kinds = {torch.int8: torch.int32, torch.float64: torch.float64}
     out = torch.zeros((16, 16), dtype=kinds.get(dtype, torch.float32))
     launch_checked(multiply_matrices, (1,), x.to(dtype), y.to(dtype), out, K=32)
@@ -213,7 +213,7 @@ def test_atomics_return_the_old_value(chosen: list[bool]) -> None:
     count, out = torch.zeros(1, dtype=torch.int32), torch.full((16,), -1, dtype=torch.int32)
     launch_checked(compact_nonzero, (16,), x, count, out)
     assert count.tolist() == [sum(chosen)]
-    expected = [place for place, one in enumerate(chosen) if one]
+    expected = [place for place, is_chosen in enumerate(chosen) if is_chosen]
     assert out.tolist() == expected + [-1] * (16 - len(expected))
 
 

@@ -145,7 +145,9 @@ def test_a_specialization_holds_for_constants_that_meet_its_conditions() -> None
     target = torch.zeros(8, dtype=torch.int32)
     bound = frontend.get_binder(far).bind((target, 3, 30, 7), {})
     shared = specialization.specialize_call(far, frontend.get_binder(far), bound)
-    assert [(one.name, one.type, one.value) for one in shared.symbolic_arguments] == [
+    assert [
+        (argument.name, argument.type, argument.value) for argument in shared.symbolic_arguments
+    ] == [
         ("v[2]", "i32", 30),
         ("v[3]", "i32", 7),
     ]

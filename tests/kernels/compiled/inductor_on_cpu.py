@@ -46,7 +46,7 @@ def observe_launches(
     anew = {"cpu_backend": "triton", "force_disable_caches": True, "compile_threads": 1}
     with pytest.MonkeyPatch.context() as patch, config.patch(anew):
         patch.setattr(triton.runtime.driver, "_active", target)
-        patch.setattr(_triton, "has_triton", lambda *given: True)
+        patch.setattr(_triton, "has_triton", lambda *arguments: True)
         patch.setattr(async_compile.AsyncCompile, "triton", kernel)
         torch._dynamo.reset()
         yield

@@ -60,9 +60,13 @@ def test_outside_a_storage_bounds_report_and_no_access_rule() -> None:
         AccessRule(rows, write=lambda _: None, read=None)
     )
     args, named = (int32_zeros(32), rows, 32, 0), {"BLOCK": 8}
-    made = compile_kernel(known.move_block, *args, checks=(*DEFAULT_CHECKS, RULES_CHECK), **named)
+    kernel_binary = compile_kernel(
+        known.move_block, *args, checks=(*DEFAULT_CHECKS, RULES_CHECK), **named
+    )
     pointers, scalars = flatten_arguments(known.move_block, args, named)
-    launched = process_reports.LaunchRecord("move_block", pointers, scalars, False, "", made)
+    launched = process_reports.LaunchRecord(
+        "move_block", pointers, scalars, False, "", kernel_binary
+    )
 
     def report_write(index: int) -> Violation | None:
         address = rows.data_ptr() + 4 * index
@@ -90,11 +94,11 @@ def test_what_an_access_rule_forbids_a_program_is_reported_and_masked_off(
     source, target = torch.arange(1, 41, dtype=torch.int32), int32_zeros(40)
     moved = target if verb == ReportBit.FORBIDDEN_WRITE else source
     spans = [
-        sorted({at for first, many in one for at in range(first, min(first + many, 40))})
-        for one in allowed
+        sorted({at for first, many in intervals for at in range(first, min(first + many, 40))})
+        for intervals in allowed
     ]
     start = moved.data_ptr()
-    own = [[(start + 4 * at, start + 4 * at + 4) for at in one] for one in spans]
+    own = [[(start + 4 * at, start + 4 * at + 4) for at in indices] for indices in spans]
     lists = (
         [(own, None), (None, None)]
         if verb == ReportBit.FORBIDDEN_READ

@@ -78,7 +78,8 @@ def find_kinds(kernel: Any, *args: Any, **named: Any) -> tuple[bool, bool]:
     """Return whether an access was out of bounds, and whether an integer overflowed."""
     found = find_violations(kernel, *args, **named)
     return tuple(
-        any(isinstance(one, kind) for one in found) for kind in (OutOfBounds, IntegerOverflow)
+        any(isinstance(violation, kind) for violation in found)
+        for kind in (OutOfBounds, IntegerOverflow)
     )  # type: ignore[return-value]
 
 
@@ -194,9 +195,9 @@ def test_overflow_is_reported_with_its_operands(
     bits = 64 if does_overflow(row, 32) or does_overflow(stride, 32) else 32
     true = combined(row, stride)
     found = [
-        one
-        for one in find_violations(kernel, int32_zeros(4), row, stride)
-        if isinstance(one, IntegerOverflow)
+        violation
+        for violation in find_violations(kernel, int32_zeros(4), row, stride)
+        if isinstance(violation, IntegerOverflow)
     ]
     assert bool(found) == does_overflow(true, bits)
     if found:
@@ -234,9 +235,13 @@ def test_other_overflow_is_reported_with_its_operands(
     kernel: Any, args: Any, named: Any, words: str | None
 ) -> None:
     found = [
-        one for one in find_violations(kernel, *args, **named) if isinstance(one, IntegerOverflow)
+        violation
+        for violation in find_violations(kernel, *args, **named)
+        if isinstance(violation, IntegerOverflow)
     ]
-    assert [one.details[0].startswith(words or "") for one in found] == [True] * bool(words)
+    assert [violation.details[0].startswith(words or "") for violation in found] == [True] * bool(
+        words
+    )
 
 
 @pytest.mark.parametrize(
@@ -272,8 +277,8 @@ def test_a_pointer_of_several_arguments_is_checked_against_the_one_chosen(
 ) -> None:
     both = torch.zeros(12, dtype=torch.int32)
     found = find_violations(known.one_of_two, both[:4], both[4:], int32_zeros(1), which, at)
-    assert [one.headline.removeprefix("one_of_two ") for one in found] == words
-    assert any("wrote" in one for one in words) == (7 not in both.tolist())
+    assert [violation.headline.removeprefix("one_of_two ") for violation in found] == words
+    assert any("wrote" in headline for headline in words) == (7 not in both.tolist())
 
 
 def test_a_pointer_from_a_table_is_checked_against_its_storage() -> None:

@@ -92,10 +92,10 @@ def test_overflow_counts_at_one_line_alone(
             two_lines, torch.zeros(4, dtype=torch.int32), row, 4096,
             checks=(*DEFAULT_CHECKS, LINE_CHECK), line=line,
         )  # fmt: skip
-        overflows = [one for one in found if isinstance(one, IntegerOverflow)]
-        assert [one.location.line for one in overflows if one.location] == [line] * (
-            number in wrong
-        )
+        overflows = [violation for violation in found if isinstance(violation, IntegerOverflow)]
+        assert [violation.location.line for violation in overflows if violation.location] == [
+            line
+        ] * (number in wrong)
 
 
 @pytest.mark.parametrize(("start", "wraps"), [((1 << 31) - 32, True), (64, False)])
@@ -103,15 +103,17 @@ def test_a_row_overflows_at_the_line_of_its_sum_and_nothing_else_is_reported(
     start: int, wraps: bool
 ) -> None:
     """Out-of-bounds reports would take the records that the overflow needs."""
-    asked = a_row.starting_line_number + 2
+    line = a_row.starting_line_number + 2
     target = torch.zeros(16, dtype=torch.int32)
     found = find_violations(
-        a_row, target, start, BLOCK=64, checks=(*DEFAULT_CHECKS, LINE_CHECK), line=asked
+        a_row, target, start, BLOCK=64, checks=(*DEFAULT_CHECKS, LINE_CHECK), line=line
     )
     places = [
-        one.location.line for one in found if isinstance(one, IntegerOverflow) and one.location
+        violation.location.line
+        for violation in found
+        if isinstance(violation, IntegerOverflow) and violation.location
     ]
-    assert places == [asked] * wraps
+    assert places == [line] * wraps
     assert len(found) == len(places)
 
 
@@ -140,7 +142,7 @@ def run_pool(
     launcher: Any = FakeLauncher(confirm, lost)
     findings: Any = {number: number for number in range(2 * groups)}
     pool = gpu_worker._GpuForkPool(launcher, findings, jobs, answers_file)
-    work = [[2 * one, 2 * one + 1] for one in range(groups)]
+    work = [[2 * group, 2 * group + 1] for group in range(groups)]
     pool.run(work, time.monotonic() + seconds)
     answers = [json.loads(line) for line in answers_file.getvalue().splitlines()]
     assert len(answers) == len(findings)
@@ -187,7 +189,7 @@ def test_what_others_would_wait_for_is_run_once_nothing_else_is_left() -> None:
     found = run_pool(confirm, 3, PATIENCE_SECONDS, jobs=1)
     assert found.pop(5) == "a launch takes more than 40 s"
     assert found == {1: "1", 2: "2", 3: "3", 4: "4", 0: "5"}
-    assert [one.value for one in tries] == [2, 1, 1, 1, 1, 2]
+    assert [count.value for count in tries] == [2, 1, 1, 1, 1, 2]
 
 
 def test_what_is_compiled_alike_is_as_slow_to_compile() -> None:
@@ -245,12 +247,12 @@ def test_a_step_has_its_time_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_loses_the_device_leaves_the_rest_to_another_fork() -> None:
-    found = run_pool(lambda *given: str(os.getpid()), 2, PATIENCE_SECONDS, lost=(0, 3), jobs=1)
+    found = run_pool(lambda *arguments: str(os.getpid()), 2, PATIENCE_SECONDS, lost=(0, 3), jobs=1)
     assert found[0] != found[1] == found[2] == found[3]
 
 
 def test_what_has_not_begun_in_time_is_not_run() -> None:
-    found = run_pool(lambda *given: str(time.sleep(600)), 3, 0.2)
+    found = run_pool(lambda *arguments: str(time.sleep(600)), 3, 0.2)
     assert found == dict.fromkeys(range(6), "there was no time left for it")
 
 
@@ -282,9 +284,9 @@ def test_launches_on_a_gpu_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(recorded_launches.RECORD_VARIABLE, str(file))
     launcher = checked_launches.CheckedLauncher()
     monkeypatch.setattr(launcher, "find_refusal", lambda *call: "nothing runs here")
-    monkeypatch.setattr(launcher, "_original_run", lambda *given, **how: None)
+    monkeypatch.setattr(launcher, "_original_run", lambda *args, **options: None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     for row in (3, 5):
         launcher.run(two_lines, (torch.zeros(4), row, 1), (1,), False, {})
-    [[one]] = recorded_launches.read_launch_modes(file).values()
-    assert one.types == {"target": "*fp32", "row": "i32", "stride": "i32"}
+    [[mode]] = recorded_launches.read_launch_modes(file).values()
+    assert mode.types == {"target": "*fp32", "row": "i32", "stride": "i32"}

@@ -85,7 +85,7 @@ def test_a_launch_of_inductors_is_one_of_tritons() -> None:
     assert {name: launch.options[name] for name in own} == own
     chosen = {"XBLOCK": 8, "num_warps": 2, "num_stages": 1, "debug": True}
     assert {name: launch.options[name] for name in chosen} == chosen
-    kinds = {one.name: one.annotation_type for one in launch.kernel.params}
+    kinds = {parameter.name: parameter.annotation_type for parameter in launch.kernel.params}
     assert (kinds["ks0"], kinds["xnumel"], kinds["in_ptr0"]) == ("i64", "i32", "")
     assert (
         inductor.to_triton_launch(tuner, args, {}).kernel is launch.kernel
@@ -95,7 +95,7 @@ def test_a_launch_of_inductors_is_one_of_tritons() -> None:
 def find_launch_violations(tuner: Any, args: tuple[Any, ...]) -> list[Any]:
     """Run a launch on this machine; return its violations."""
     launch = inductor.to_triton_launch(tuner, args, {})
-    own = {name: one for name, one in launch.options.items() if name in launch.kernel.arg_names}
+    own = {name: value for name, value in launch.options.items() if name in launch.kernel.arg_names}
     return find_violations(launch.kernel, grid=launch.grid, debug=launch.options["debug"], **own)
 
 
@@ -113,7 +113,7 @@ def test_an_access_out_of_bounds_is_reported_with_its_line() -> None:
 
 
 def test_its_own_assertion_is_reported_and_so_is_the_access_behind_it() -> None:
-    kinds = {type(one): one for one in check_launch([0, 1, 2, 3, 20])}
+    kinds = {type(violation): violation for violation in check_launch([0, 1, 2, 3, 20])}
     assert set(kinds) == {KernelAssertion, OutOfBounds}
     words = "its own assertion fails: index out of bounds: 0 <= tmp0 < 20"
     assert words in kinds[KernelAssertion].headline
@@ -151,12 +151,12 @@ def test_what_inductor_writes_does_with_checks_what_it_does_without(
     name: str, dynamic: bool, tmp_path: Path
 ) -> None:
     function, args = FUNCTIONS[name]
-    expected = function(*(one.clone() for one in args))
+    expected = function(*(tensor.clone() for tensor in args))
     found: list[Any] = []
     with inductor_on_cpu.observe_launches(
         tmp_path, lambda *launch: found.append(find_launch_violations(*launch))
     ):
-        result = torch.compile(function, dynamic=dynamic)(*(one.clone() for one in args))
+        result = torch.compile(function, dynamic=dynamic)(*(tensor.clone() for tensor in args))
     assert found
     assert found == [[]] * len(found)
     torch.testing.assert_close(result, expected)
@@ -174,8 +174,8 @@ def test_a_missing_row_is_reported_twice(row: int, tmp_path: Path) -> None:
     pool, values = torch.zeros(8, 40), torch.ones(2, 40)
     with inductor_on_cpu.observe_launches(tmp_path, check_and_note):
         torch.compile(put_rows, dynamic=True)(pool, torch.tensor([3, row]), values)
-    assert {type(one) for one in found} == {KernelAssertion, OutOfBounds}
-    assert all("triton_poi_fused_index_put_mul" in one.headline for one in found)
+    assert {type(violation) for violation in found} == {KernelAssertion, OutOfBounds}
+    assert all("triton_poi_fused_index_put_mul" in violation.headline for violation in found)
     [place] = set(called)
     assert place.startswith("put_rows (kernels/compiled/test_inductor.py:")
     assert pool[3].eq(2).all()
@@ -194,11 +194,11 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         ),
     )
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    made: Any = CheckedLauncher()
-    made.start_inductor()
-    made.reached = reached
-    yield made
-    inductor.replace_inductor_run(made._original_inductor_run)
+    checked_launcher: Any = CheckedLauncher()
+    checked_launcher.start_inductor()
+    checked_launcher.reached = reached
+    yield checked_launcher
+    inductor.replace_inductor_run(checked_launcher._original_inductor_run)
 
 
 def test_while_a_launcher_is_there_inductors_launches_are_its_own(launcher: Any) -> None:
@@ -242,11 +242,11 @@ def test_an_unsupported_launch_runs_unchecked_and_is_listed(launcher: Any) -> No
 
 def test_a_launcher_that_stops_leaves_inductor_as_it_was() -> None:
     before = heuristics.CachingAutotuner.run
-    made = CheckedLauncher()
-    made.start_inductor()
+    checked_launcher = CheckedLauncher()
+    checked_launcher.start_inductor()
     assert heuristics.CachingAutotuner.run is not before
-    made.start_inductor()  # once is enough
-    inductor.replace_inductor_run(made._original_inductor_run)
+    checked_launcher.start_inductor()  # once is enough
+    inductor.replace_inductor_run(checked_launcher._original_inductor_run)
     assert heuristics.CachingAutotuner.run is before
 
 

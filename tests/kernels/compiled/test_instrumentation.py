@@ -135,7 +135,10 @@ def compile_kernel(
     )
     checked = compiler_hooks.build_checked_kernel(kernel, request) if checks else kernel
     more = (
-        (*(0 for _ in request.leading_parameters), *(one.reachable_bytes for one in pointers))
+        (
+            *(0 for _ in request.leading_parameters),
+            *(pointer.reachable_bytes for pointer in pointers),
+        )
         if checks
         else ()
     )
@@ -175,8 +178,12 @@ def test_a_graph_is_printed_so_that_it_reads_the_same(kernel: Any, args: Any, na
     assert mlir_printer.format_mlir(again) == mlir_printer.format_mlir(
         mlir_parser.parse_mlir(mlir_printer.format_mlir(again))
     )
-    assert [one.name for one in again.walk()] == [one.name for one in graph.walk()]
-    assert [one.source for one in again.walk()] == [one.source for one in graph.walk()]
+    assert [operation.name for operation in again.walk()] == [
+        operation.name for operation in graph.walk()
+    ]
+    assert [operation.source for operation in again.walk()] == [
+        operation.source for operation in graph.walk()
+    ]
 
 
 def test_every_access_is_checked_against_the_argument_it_came_from() -> None:
@@ -305,15 +312,15 @@ def product_of_sixteen_rows(a, b, c, BLOCK: tl.constexpr):
 
 def test_races_of_a_product_compile() -> None:
     """Triton 3.8 asserts if the layout of the product reaches the exchange of its value."""
-    given = (float16_zeros(1 << 12), float16_zeros(1 << 12), torch.zeros(1 << 10))
-    kernel_binary = compile_kernel(product_of_sixteen_rows, *given, BLOCK=64, checks=ALL_CHECKS)
+    tensors = (float16_zeros(1 << 12), float16_zeros(1 << 12), torch.zeros(1 << 10))
+    kernel_binary = compile_kernel(product_of_sixteen_rows, *tensors, BLOCK=64, checks=ALL_CHECKS)
     assert "exch" in kernel_binary.asm["ptx"]
 
 
 def test_loads_are_as_wide_and_as_early_as_without() -> None:
-    given = (float16_zeros(1 << 12), float16_zeros(1 << 12), float16_zeros(1 << 12), 64)
+    arguments = (float16_zeros(1 << 12), float16_zeros(1 << 12), float16_zeros(1 << 12), 64)
     plain, checked = (
-        compile_kernel(product, *given, BLOCK=64, checks=c) for c in ((), ("bounds",))
+        compile_kernel(product, *arguments, BLOCK=64, checks=c) for c in ((), ("bounds",))
     )
 
     def copies(kernel_binary: Any) -> int:
@@ -348,8 +355,8 @@ def test_a_tensor_reaches_to_its_end_or_its_storages() -> None:
     rows = torch.zeros((4, 8), dtype=torch.float16)
 
     def reach(tensor: torch.Tensor, whole: bool) -> int:
-        [given], _ = flatten_arguments(known.count_programs, (tensor,), {}, whole)
-        return given.reachable_bytes
+        [pointer], _ = flatten_arguments(known.count_programs, (tensor,), {}, whole)
+        return pointer.reachable_bytes
 
     assert [reach(rows[1], whole) for whole in (False, True)] == [16, 48]
     assert [reach(rows[:, 2], whole) for whole in (False, True)] == [50, 60]

@@ -96,9 +96,9 @@ def device(monkeypatch: Patch) -> FakeDevice:
 
 @pytest.fixture
 def launcher(device: FakeDevice) -> CheckedLauncher:
-    made: Any = CheckedLauncher()
-    made._original_run = device.run
-    return made  # type: ignore[no-any-return]
+    checked_launcher: Any = CheckedLauncher()
+    checked_launcher._original_run = device.run
+    return checked_launcher  # type: ignore[no-any-return]
 
 
 def run_launcher(launcher: CheckedLauncher, kernel: Any, **options: Any) -> None:

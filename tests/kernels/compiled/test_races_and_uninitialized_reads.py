@@ -22,8 +22,8 @@ def find_headlines(
     kernel: Any, *args: Any, grid: tuple[int, ...] = (2,), **named: Any
 ) -> list[str]:
     found = find_violations(kernel, *args, grid=grid, checks=ALL_CHECKS, **named)
-    assert all(isinstance(one, (DataRace, UninitializedMemory)) for one in found)
-    return [one.headline for one in found]
+    assert all(isinstance(violation, (DataRace, UninitializedMemory)) for violation in found)
+    return [violation.headline for violation in found]
 
 
 def make_numbers(count: int) -> torch.Tensor:
@@ -57,7 +57,7 @@ def test_a_store_beside_an_atomic_is_a_race_and_atomics_agree() -> None:
 )
 def test_one_program_must_not_read_what_another_writes(step: int, words: str | None) -> None:
     found = find_headlines(known.read_beside, make_numbers(2), make_numbers(2), step)
-    assert [words in one for one in found if words] == [True] * bool(words)
+    assert [words in headline for headline in found if words] == [True] * bool(words)
     assert bool(found) == bool(words)
 
 
@@ -116,9 +116,9 @@ def after_a_flag(flag, target):
         tl.store(target, 7)
         tl.atomic_xchg(flag, 1)
     else:
-        seen = 0
-        while seen == 0:
-            seen = tl.load(flag, volatile=True)
+        flag_value = 0
+        while flag_value == 0:
+            flag_value = tl.load(flag, volatile=True)
         tl.store(target, 8)
 
 
@@ -178,19 +178,19 @@ def test_a_race_is_reported_only_for_shared_elements(orders: Any) -> None:
     shared, target = torch.zeros(PLACES, dtype=torch.int32), torch.zeros(PROGRAMS).int()
     codes, values = (torch.tensor(orders, dtype=torch.int32)[:, :, i].contiguous() for i in (0, 1))
     found = find_headlines(follow_orders, shared, codes, values, target, grid=(PROGRAMS,), COUNT=3)
-    wrote = [{(o // 3, v) for o, v in one if o % 3 == 1} for one in orders]
-    read = [{o // 3 for o, _ in one if o % 3 == 2} for one in orders]
+    wrote = [{(o // 3, v) for o, v in program_orders if o % 3 == 1} for program_orders in orders]
+    read = [{o // 3 for o, _ in program_orders if o % 3 == 2} for program_orders in orders]
     touched = {
         place
-        for me, mine in enumerate(wrote)
-        for place, value in mine
+        for me, own_writes in enumerate(wrote)
+        for place, value in own_writes
         for other in range(PROGRAMS)
         if other != me
         and (place in read[other] or any(p == place and v != value for p, v in wrote[other]))
     }
-    places = {int(one.split("shared, index ")[1].split(",")[0]) for one in found}
+    places = {int(headline.split("shared, index ")[1].split(",")[0]) for headline in found}
     assert places <= touched
-    once = all(len({place for place, _ in mine}) == len(mine) for mine in wrote)
+    once = all(len({place for place, _ in own_writes}) == len(own_writes) for own_writes in wrote)
     if once and not any(read):
         assert bool(found) == bool(touched)
 
@@ -215,10 +215,10 @@ def test_numbers_of_launches_come_back_to_cleared_tables(monkeypatch: pytest.Mon
 
 
 def make_empty(count: int, kind: torch.dtype = torch.int32) -> torch.Tensor:
-    made = torch.empty(count, dtype=kind)
-    made.view(torch.uint8).fill_(POISON)
-    EMPTY_STORAGES.register(made)
-    return made
+    tensor = torch.empty(count, dtype=kind)
+    tensor.view(torch.uint8).fill_(POISON)
+    EMPTY_STORAGES.register(tensor)
+    return tensor
 
 
 def test_an_uninitialized_read_is_reported_with_its_index() -> None:

@@ -43,7 +43,7 @@ def run_lane(world: Any, kernel: Any, monkeypatch: pytest.MonkeyPatch) -> Kernel
 
 
 def test_what_took_too_long_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def endless(*given: Any) -> KernelAudit:
+    def endless(*arguments: Any) -> KernelAudit:
         while True:
             pass
 
@@ -64,7 +64,7 @@ def test_what_took_too_long_is_remembered(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_fork_that_ends_before_it_begins_is_no_kernels_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail_if_blamed(*given: Any) -> KernelAudit:
+    def fail_if_blamed(*arguments: Any) -> KernelAudit:
         raise AssertionError("a kernel that nobody has begun")
 
     (tmp_path / "sglang").mkdir()

@@ -37,16 +37,16 @@ def test_what_is_freed_is_forgotten_when_something_else_lies_there() -> None:
 
 def test_of_more_storages_than_a_table_holds_the_living_ones_stay() -> None:
     memory = StorageRegistry()
-    gone = [int32_zeros(1) for _ in range(4000)]
-    for one in gone:
-        memory.register(one)
-    del gone, one
-    kept = [int32_zeros(1 << 16) for _ in range(200)]  # elsewhere, since it is large
-    for one in kept:
-        memory.register(one)
+    freed = [int32_zeros(1) for _ in range(4000)]
+    for tensor in freed:
+        memory.register(tensor)
+    del freed, tensor
+    living = [int32_zeros(1 << 16) for _ in range(200)]  # elsewhere, since it is large
+    for tensor in living:
+        memory.register(tensor)
     starts = memory.to_table()[:, 0].tolist()
     assert starts == sorted(starts)
-    assert {one.data_ptr() for one in kept} <= set(starts)
+    assert {tensor.data_ptr() for tensor in living} <= set(starts)
 
 
 WATCHED = """

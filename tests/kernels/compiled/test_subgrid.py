@@ -53,7 +53,7 @@ def test_a_part_does_what_it_does_in_the_whole_grid(data: Any, sides: tuple[int,
     found = run_subgrid(sides, first, grid)
     inside = [range(at, at + many) for at, many in zip(first, grid, strict=True)]
     for place in itertools.product(*map(range, sides)):
-        on = all(one in span for one, span in zip(place, inside, strict=True))
+        on = all(coordinate in span for coordinate, span in zip(place, inside, strict=True))
         assert found[place].item() == (math.prod(sides) + place[2]) * on
 
 

@@ -134,7 +134,7 @@ def test_a_row_is_outside_exactly_if_one_of_its_lanes_is(
         for lane in range(WIDTH)
     }
     outside = any(not 0 <= at < size for at in reached)
-    assert [type(one) for one in found] == [OutOfBounds] * outside
+    assert [type(violation) for violation in found] == [OutOfBounds] * outside
     assert not memory[:AROUND].any()
     assert not memory[-AROUND:].any()
     if not outside:
@@ -164,7 +164,7 @@ def test_a_row_that_a_mask_removes_is_not_outside(
         if enabled >> row & 1
     ]
     inside = [row for row in reached if all(0 <= at < size for at in row)]
-    assert [type(one) for one in found] == [OutOfBounds] * (len(inside) < len(reached))
+    assert [type(violation) for violation in found] == [OutOfBounds] * (len(inside) < len(reached))
     # The other lanes of a row that is outside are removed unless it is checked lane by lane.
     stored = set(target.nonzero().flatten().tolist())
     assert set().union(*inside) <= stored <= set().union(*reached)
@@ -191,10 +191,10 @@ def test_a_row_that_overflows_is_outside_exactly_if_one_of_its_lanes_is(
     target = int32_zeros(low + size)
     args = (store_from_a_place, target, start, width, low)
     found = find_violations(*args, WIDTH=WIDTH, checks=("bounds",))
-    assert [type(one) for one in found] == [OutOfBounds] * outside
+    assert [type(violation) for violation in found] == [OutOfBounds] * outside
     if not outside:
         assert set(target.nonzero().flatten().tolist()) == {at + low for at in reached}
-    both = [type(one) for one in find_violations(*args, WIDTH=WIDTH)]
+    both = [type(violation) for violation in find_violations(*args, WIDTH=WIDTH)]
     # Triton takes an argument of 1 for a constant, and the remainder by it for 0.
     overflows = start + WIDTH - 1 > LARGEST and width != 1
     assert both == [IntegerOverflow] * overflows + [OutOfBounds] * (outside and not overflows)
@@ -211,7 +211,7 @@ def test_a_row_of_int64_is_outside_exactly_if_one_of_its_lanes_is(
     found = find_violations(store_wrapped_int64, target, start, width, WIDTH=WIDTH)
     reached = {compute_remainder(start + lane, width) for lane in range(WIDTH)}
     outside = any(not 0 <= at < size for at in reached)
-    assert [type(one) for one in found] == [OutOfBounds] * outside
+    assert [type(violation) for violation in found] == [OutOfBounds] * outside
     if not outside:
         assert set(target.nonzero().flatten().tolist()) == reached
 
@@ -221,8 +221,12 @@ def test_the_largest_lane_of_int64_is_not_cut_to_32_bits() -> None:
     args = (int32_zeros(90), (1 << 32) + 100 - 16, (1 << 32) + 100)
     options = {"WIDTH": WIDTH}
     instrumented, _ = run_checked(store_wrapped_int64, args, options, checks=("bounds",))
-    makers = flow.map_defining_operations(instrumented.graph)
-    cut = [makers[one.operands[0]] for one in makers.values() if one.name == "arith.trunci"]
+    definitions = flow.map_defining_operations(instrumented.graph)
+    cut = [
+        definitions[definition.operands[0]]
+        for definition in definitions.values()
+        if definition.name == "arith.trunci"
+    ]
     assert {maker.name for maker in cut} <= {"arith.constant"}  # the number of the last lane
     [outside] = find_violations(store_wrapped_int64, *args, WIDTH=WIDTH)
     assert isinstance(outside, OutOfBounds)
@@ -238,7 +242,7 @@ def test_a_wrapped_row_is_reported_with_its_first_element_outside() -> None:
 @pytest.mark.parametrize("start", [LARGEST - 10, LARGEST])
 def test_an_overflow_in_front_of_the_remainder_is_reported(start: int) -> None:
     found = find_violations(store_wrapped_vector, int32_zeros(96), start, 96, WIDTH=32)
-    assert any(isinstance(one, IntegerOverflow) for one in found)
+    assert any(isinstance(violation, IntegerOverflow) for violation in found)
     assert not find_violations(store_wrapped_vector, int32_zeros(96), LARGEST - 31, 96, WIDTH=32)
 
 

@@ -63,7 +63,9 @@ class Tile:
 
     def wraps(self, kernel: Any) -> bool:
         return any(
-            not -INT32 <= one < INT32 for at in self._lanes() for one in self._sums(kernel, *at)
+            not -INT32 <= number < INT32
+            for at in self._lanes()
+            for number in self._sums(kernel, *at)
         )
 
     def _lanes(self) -> list[tuple[int, int]]:

@@ -119,13 +119,13 @@ def test_whoever_looks_after_the_server_can_still_end_it(hung: tuple[int, Path])
 
 
 def test_over_nccl_a_rank_stands_still_where_it_needs_an_answer_of_its_card() -> None:
-    said = [
+    stack_lines = [
         "Current thread 0x00007f (most recent call first):",
         '  File "/site/torch/cuda/streams.py", line 227 in synchronize',
         '  File "/site/sglang/srt/managers/output.py", line 5 in process_batch_result',
         '  File "/site/sglang/srt/managers/scheduler.py", line 9 in event_loop_overlap',
     ]
-    rank = rank_stacks._parse_rank_stack("TP0", said)
+    rank = rank_stacks._parse_rank_stack("TP0", stack_lines)
     assert (rank.waits_for_gpu, rank.waits_for_ranks) == (True, False)
     where = "sglang/srt/managers/output.py:5, process_batch_result"
     assert str(rank) == f"rank TP0 waits for its GPU in synchronize, called at {where}"
