@@ -11,7 +11,7 @@ The ways: `torch` (torch.cuda._compile_kernel: machine code), `driver` (PTX, by 
 `deep-gemm` (its own build of nvcc's machine code, launched through the driver). A package that is
 missing leaves its way out. `plant` makes an overrun in each of the first four, an overflow, and an
 overrun that begins in the second replay of a graph; `plant memory` makes a race between two blocks
-and a read of memory that nobody wrote in each of the four: each is to be reported, and the device
+and a read of uninitialized memory in each of the four: each is to be reported, and the device
 goes on. `plant` also launches CuPy's kernel over memory of CuPy's own: its accesses are to count as
 unchecked, without a report.
 """

@@ -99,7 +99,7 @@ def _write_elsewhere(own: list[str], file: Path) -> list[str]:
 
 
 def _find_limit(registers: int) -> int:
-    """Return how many registers a kernel of so many may have for the blocks that it may have."""
+    """Return the limit of registers that keeps the blocks that a kernel could have without one."""
     return next((limit for limit in _BLOCK_LIMITS if registers <= limit), _MAX_REGISTERS)
 
 

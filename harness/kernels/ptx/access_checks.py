@@ -30,7 +30,7 @@ ACCESS_FUNCTIONS = (
     "ptx_mbarrier",
     "ptx_begin_copy",
     "ptx_load_row",
-    "ptx_store_unwritten",
+    "ptx_store_uninitialized",
 )
 _SMALLEST_ADDRESS = 1 << 16
 
@@ -61,7 +61,7 @@ def _build_find() -> PtxFunction:
 
 
 def _build_lookup() -> PtxFunction:
-    """Build the same with the question to Python, which may add a region."""
+    """Build the same for any address: if no region is known, Python is called and may add one."""
     code = PtxFunction("define internal i32 @ptx_lookup(ptr %context, i64 %address)")
     found = code.let("call i32 @ptx_find(ptr %context, i64 %address)")
     with code.when(code.let(f"icmp ne i32 {found}, 0"), exits=True):
@@ -138,7 +138,7 @@ class _AccessCheck(RaceCheckedPtxAccess):
         code = self._code
         with code.when(code.let("icmp slt i32 %state, 0"), exits=True):
             number = code.let(f"zext i32 {code.let(f'and i32 %state, {OVERFLOW_FLAG - 1}')} to i64")
-            self._report(PtxViolationKind.OVERFLOW, code.let("zext i32 %given to i64"), number)
+            self._report(PtxViolationKind.OVERFLOW, code.let("zext i32 %region to i64"), number)
         extents = code.get_context(ContextField.EXTENTS)
         with code.when(code.is_nonzero(extents)):
             entry = code.element_pointer(code.to_pointer(extents), "i64", "%site")
@@ -203,7 +203,7 @@ class _AccessCheck(RaceCheckedPtxAccess):
         code = self._code
         entry = CopyEntry(code, value)
         with code.when(entry.is_of_block):
-            in_progress, without_barrier = entry.emit_questions()
+            in_progress, without_barrier = entry.emit_conditions()
             for condition, kind in (
                 (in_progress, PtxViolationKind.COPY_IN_PROGRESS),
                 (without_barrier, PtxViolationKind.COPY_WITHOUT_BARRIER),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.kernels.ptx.instructions import Instruction, space_of
-from harness.kernels.ptx.memory_ops import emit_address, emit_check, emit_unwritten_store
+from harness.kernels.ptx.memory_ops import emit_address, emit_check, emit_uninitialized_store
 from harness.kernels.ptx.parser import bits_of_type
 from harness.kernels.ptx.thread_code import LLVM_FLOATS, ThreadCode
 
@@ -21,7 +21,7 @@ def emit_atomic(code: ThreadCode, instruction: Instruction) -> None:
     target, *operands = instruction.operands
     site = emit_check(code, instruction, "update", address, bits // 8, target)
     depends = code.join_companions(operands, "u")
-    emit_unwritten_store(code, instruction, site, address, bits // 8, depends)
+    emit_uninitialized_store(code, instruction, site, address, bits // 8, depends)
     pointer = code.to_pointer(address)
     old = code.let(f"load i{bits}, ptr {pointer}, align 1")
     values = [code.get(value, bits) for value in operands]

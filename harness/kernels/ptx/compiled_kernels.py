@@ -19,7 +19,7 @@ from harness.kernels.ptx import (
     copy_checks,
     fragment_ops,
     scheduler,
-    unwritten_words,
+    uninitialized_words,
 )
 from harness.kernels.ptx.lowering import LoweredPtx, PtxLowering
 from harness.kernels.ptx.parser import PtxText
@@ -68,7 +68,7 @@ def _build_runtime() -> str:
             async_ops.build_mbarrier_functions(),
             copy_checks.build_copy_functions(),
             fragment_ops.build_row_function(),
-            unwritten_words.build_store_function(),
+            uninitialized_words.build_store_function(),
         )
     )
     return text + select_called_helpers(text)

@@ -51,7 +51,7 @@ def emit_commit(code: ThreadCode) -> None:
 
 
 def emit_wait(code: ThreadCode, in_progress: int) -> None:
-    """Wait until at most so many of the thread's committed groups are in progress."""
+    """Wait until at most `in_progress` of the thread's committed groups are in progress."""
     groups = code.get_frame(FrameField.COPY_GROUPS)
     done = code.let(f"sub i64 {groups}, {in_progress}")
     before = code.get_frame(FrameField.COPY_GROUPS_DONE)
@@ -77,7 +77,7 @@ class CopyEntry:
         self.thread = code.extract_bits(entry, THREAD_SHIFT, _THREAD_MASK)
         self._group = code.let(f"and i64 {entry}, {_GROUP_MASK}")
 
-    def emit_questions(self) -> tuple[str, str]:
+    def emit_conditions(self) -> tuple[str, str]:
         """Return whether the copy is in progress, and whether no barrier follows its wait."""
         code = self._code
         frame = code.find_frame(self.thread)

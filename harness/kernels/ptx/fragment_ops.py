@@ -1,7 +1,7 @@
 """Fragments in shared memory, `ldmatrix` and `stmatrix`: matrices of 8 rows, each 16 bytes.
 
 Each row is an access of the lane that gives its address; each lane holds a word of each matrix, as
-`mma.sync` takes it. A row that nobody wrote is loaded as poison (`unwritten_words`).
+`mma.sync` takes it. An uninitialized row is loaded as poison (`uninitialized_words`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from harness.kernels.ir.graph import IRValue
 from harness.kernels.ptx.abi import PtxRegionField
 from harness.kernels.ptx.instructions import Instruction
 from harness.kernels.ptx.llvm_code import PtxFunction
-from harness.kernels.ptx.memory_ops import emit_address, emit_check, emit_unwritten_store
+from harness.kernels.ptx.memory_ops import emit_address, emit_check, emit_uninitialized_store
 from harness.kernels.ptx.thread_code import ThreadCode
 from harness.kernels.ptx.used_bytes import NO_BYTES
 from harness.kernels.ptx.warp_ops import get_lane, load_word, wait_for_warp
@@ -22,13 +22,13 @@ _POISON = 0x7FFF  # of two bytes: not a number as a float of any type
 
 
 def build_row_function() -> str:
-    """Build the function that copies a row; two bytes with one that nobody wrote are poison.
+    """Build the function that copies a row; two bytes of which one is uninitialized are poison.
 
     It returns a bit for each two of which that is so.
     """
-    code = PtxFunction("define i32 @ptx_load_row(ptr %context, i64 %address, i32 %given, ptr %to)")
+    code = PtxFunction("define i32 @ptx_load_row(ptr %context, i64 %address, i32 %region, ptr %to)")
     code.copy_bytes("%to", code.to_pointer("%address"), _ROW_BYTES)
-    unwritten = code.alloca("i32", "0")
+    uninitialized = code.alloca("i32", "0")
     _, region = code.load_region()
     shadow = code.load_field(region, PtxRegionField.UNINITIALIZED)
     with code.when(code.is_nonzero(shadow)):
@@ -40,9 +40,9 @@ def build_row_function() -> str:
             with code.when(code.let(f"icmp ne i16 {flag}, 0")):
                 code.store_element("i16", str(_POISON), "%to", index)
                 bit = code.let(f"shl i32 1, {code.let(f'trunc i64 {index} to i32')}")
-                known = code.load("i32", unwritten)
-                code.store("i32", code.let(f"or i32 {known}, {bit}"), unwritten)
-    code.emit(f"ret i32 {code.load('i32', unwritten)}")
+                known = code.load("i32", uninitialized)
+                code.store("i32", code.let(f"or i32 {known}, {bit}"), uninitialized)
+    code.emit(f"ret i32 {code.load('i32', uninitialized)}")
     return str(code)
 
 
@@ -56,28 +56,28 @@ def _count_matrices(instruction: Instruction) -> int:
 def emit_matrix_load(code: ThreadCode, instruction: Instruction, living: Sequence[IRValue]) -> None:
     """Load matrices of which lanes 8 i to 8 i + 7 give the addresses of the rows of the i-th."""
     count = _count_matrices(instruction)
-    row, unwritten = code.alloca("[4 x i32]"), code.alloca("i32", "0")
+    row, uninitialized = code.alloca("[4 x i32]"), code.alloca("i32", "0")
     gives_address = code.let(f"icmp ult i32 {get_lane(code)}, {8 * count}")
     pointer = instruction.operands[0]
     with code.when(gives_address):
         address = emit_address(code, instruction)
-        # What nobody wrote is poison, and no report.
+        # An uninitialized byte is poison, and no report.
         emit_check(code, instruction, "read", address, _ROW_BYTES, pointer, used_bytes=NO_BYTES)
         region = code.get_companion(pointer, "r")
         call = f"call i32 @ptx_load_row(ptr %context, i64 {address}, i32 {region}, ptr {row})"
-        code.store("i32", code.let(call), unwritten)
+        code.store("i32", code.let(call), uninitialized)
     words = [code.load_element("i32", row, place) for place in range(4)]
-    words.append(code.load("i32", unwritten))
+    words.append(code.load("i32", uninitialized))
     wait_for_warp(code, instruction, living, words)
     for matrix, result in enumerate(instruction.results):
         code.set(result, _gather_word(code, matrix, instruction.has("trans")), 32)
         if code.has_companion(result, "u"):
-            depends = _gather_unwritten(code, matrix, instruction.has("trans"))
+            depends = _gather_uninitialized(code, matrix, instruction.has("trans"))
             code.set_companion(result, "u", depends)
 
 
-def _gather_unwritten(code: ThreadCode, matrix: int, is_transposed: bool) -> str:
-    """Return which of this lane's two elements of a matrix nobody wrote: not 0 if one."""
+def _gather_uninitialized(code: ThreadCode, matrix: int, is_transposed: bool) -> str:
+    """Return which of this lane's elements of a matrix are uninitialized: not 0 if one."""
     lane = get_lane(code)
     group, pair = code.let(f"lshr i32 {lane}, 2"), code.let(f"and i32 {lane}, 3")
     twice = code.let(f"shl i32 {pair}, 1")
@@ -152,5 +152,5 @@ def emit_matrix_store(
                 depends = code.let(f"or i32 {depends}, {flag}")
         address = emit_address(code, instruction)
         site = emit_check(code, instruction, "write", address, _ROW_BYTES, pointer, new_bytes=row)
-        emit_unwritten_store(code, instruction, site, address, _ROW_BYTES, depends)
+        emit_uninitialized_store(code, instruction, site, address, _ROW_BYTES, depends)
         code.copy_bytes(code.to_pointer(address), row, _ROW_BYTES)

@@ -1,7 +1,7 @@
 """Writes checks into the text of a PTX module; what the kernels compute stays bit for bit.
 
-In front of each access of global memory stands the question whether its address lies in a tensor
-that its pointer may belong to. A kernel gets one more parameter for these tensors, which the
+In front of each access of global memory stands a check that its address lies in a tensor that its
+pointer may belong to. A kernel gets one more parameter for these tensors, which the
 launch fills (`instrumented_kernel`). Invariant: an access that fails the check is reported and
 skipped, and its results are 0. Example: `ld.global.f32 %f1, [%rd4+8];` becomes
 
@@ -13,9 +13,9 @@ skipped, and its results are 0. Example: `ld.global.f32 %f1, [%rd4+8];` becomes
     $UF_B0:
 
 At the kernel's end stands `$UF_R0`, which writes the report (`instrumented_records`) and goes on at
-`$UF_B0`; in a launch without a report table it goes back to `$UF_A0`. There stand the questions
-about races and uninitialized memory (`instrumented_races`, `instrumented_reads`), if the call asks
-them: they report, and the access happens.
+`$UF_B0`; in a launch without a report table it goes back to `$UF_A0`. There stand the checks for
+races and uninitialized memory (`instrumented_races`, `instrumented_reads`), if the call has them:
+they report, and the access happens.
 """
 
 from __future__ import annotations
@@ -227,35 +227,35 @@ class _KernelRewriter:
         code = [f"add.s64 %ufa, {names.get(access.base, access.base)}, {access.offset};"]
         own, after = f"$UF_A{number}", f"$UF_B{number}"
         if checks_place:
-            code += self._write_question(access, names, guard)
-            answer = self._write_answer(access, number, names)
+            code += self._write_place_condition(access, names, guard)
+            report = self._write_place_report(access, number, names)
             if span.depth:  # the labels of a scope are known inside of it alone
-                code += [f"@!%ufp bra {own};", *answer, f"bra {after};", f"{own}:"]
+                code += [f"@!%ufp bra {own};", *report, f"bra {after};", f"{own}:"]
             else:
-                self._reports += [f"$UF_R{number}:", *answer, f"bra {after};"]
+                self._reports += [f"$UF_R{number}:", *report, f"bra {after};"]
                 code += [f"@%ufp bra $UF_R{number};", f"{own}:"]
         if group is not None:
             assert self._races is not None
             back = f"$UF_D{number}"
-            code += self._races.write_question(group, guard)
-            answer = self._races.write_answer(access, group, number, back, names)
-            code += self._branch_to(f"$UF_C{number}", back, answer, span)
+            code += self._races.write_condition(group, guard)
+            report = self._races.write_report(access, group, number, back, names)
+            code += self._branch_to(f"$UF_C{number}", back, report, span)
         if checks_read:
             back = f"$UF_V{number}"
-            code += instrumented_reads.write_question(access, guard, names)
-            answer = instrumented_reads.write_answer(
+            code += instrumented_reads.write_condition(access, guard, names)
+            report = instrumented_reads.write_report(
                 access, number, back, self._find_entry_offset(access)
             )
-            code += self._branch_to(f"$UF_U{number}", back, answer, span)
+            code += self._branch_to(f"$UF_U{number}", back, report, span)
         return [*code, text, f"{after}:"] if checks_place else [*code, text]
 
     def _branch_to(
-        self, label: str, back: str, answer: list[str], span: StatementSpan
+        self, label: str, back: str, report: list[str], span: StatementSpan
     ) -> list[str]:
         """Write code for where %ufp is set: at the kernel's end, in a scope right here."""
         if span.depth:
-            return [f"@!%ufp bra {back};", *answer, f"{back}:"]
-        self._reports += [f"{label}:", *answer, f"bra {back};"]
+            return [f"@!%ufp bra {back};", *report, f"{back}:"]
+        self._reports += [f"{label}:", *report, f"bra {back};"]
         return [f"@%ufp bra {label};", f"{back}:"]
 
     def _find_entry_offset(self, access: GlobalAccess) -> int | None:
@@ -265,7 +265,9 @@ class _KernelRewriter:
         entry = CheckEntry(access.roots, 0, access.size)
         return CHECK_HEADER + ENTRY_BYTES * self._entries.setdefault(entry, len(self._entries))
 
-    def _write_question(self, access: GlobalAccess, names: dict[str, str], guard: str) -> list[str]:
+    def _write_place_condition(
+        self, access: GlobalAccess, names: dict[str, str], guard: str
+    ) -> list[str]:
         """Set %ufp if the access at %ufa is to be reported."""
         dynamic_size = names.get(access.dynamic_size, access.dynamic_size)
         size = 0 if dynamic_size else access.size
@@ -295,7 +297,9 @@ class _KernelRewriter:
             code.append(f"setp.ne.or.u32 %ufp, {state}, 0, %ufp;")
         return [*code, *apply_guard(guard)]
 
-    def _write_answer(self, access: GlobalAccess, site: int, names: dict[str, str]) -> list[str]:
+    def _write_place_report(
+        self, access: GlobalAccess, site: int, names: dict[str, str]
+    ) -> list[str]:
         """Write a record and set the results to 0; a launch without a table runs as it would."""
         state = self._get_state(access.base)
         word = [f"mov.b32 %ufw, {ReportBit.OUT_OF_BOUNDS};"]

@@ -19,7 +19,7 @@ from harness.core.files import write_atomically
 
 CHECK_HEADER, ENTRY_BYTES = 48, 16
 LAUNCH_NUMBER_OFFSET, SHADOW_TABLES_OFFSET, RACE_MASK_OFFSET, EMPTY_MASK_OFFSET = 16, 24, 32, 40
-MAX_RACE_GROUPS = 32  # bits of the mask that say which are looked at; as many say which are read
+MAX_RACE_GROUPS = 32  # bits of the mask that say which are checked; as many say which are read
 MARKER = "unfix_checked_"  # of a variable whose name ends in the key of the module's file
 KEY_LENGTH = 32
 MARKED_KEY = re.compile(MARKER.encode() + rb"([0-9a-f]{%d})" % KEY_LENGTH)
@@ -58,7 +58,7 @@ class InstrumentedSite:
 
 @dataclass(frozen=True, slots=True)
 class RaceGroup:
-    """Accesses that may meet in memory, looked at in pieces of so many bytes."""
+    """Accesses that may meet in memory, checked in pieces of `piece` bytes."""
 
     roots: tuple[int, ...]
     piece: int

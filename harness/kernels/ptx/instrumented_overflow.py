@@ -1,8 +1,8 @@
 """Statements that follow 32-bit integers on their way into an address, beside the kernel's own.
 
 A followed register `%r5` has the companion `%uft_r5`, its value in 64 bits without any overflow; a
-register of 64 bits that depends on one has `%ufo_rd7`, the number of an overflow or 0. The question
-is that of the executor (`overflow_flow`): a difference counts where an integer is widened. Example:
+register of 64 bits that depends on one has `%ufo_rd7`, the number of an overflow or 0. As in
+the executor (`overflow_flow`) a difference counts where an integer is widened. Example:
 behind `mad.lo.s32 %r5, %r1, %r2, %r3; cvt.s64.s32 %rd7, %r5;` the number is set if `%uft_r5` and
 `%rd7` differ.
 """

@@ -1,14 +1,14 @@
 """Statements that look for races between blocks, by the tables of `gpu/shadow_memory`.
 
-The questions are those of Triton's kernels (`gpu/race_checks`), a block being a program: a store
+The checks are those of Triton's kernels (`gpu/race_checks`), a block being a program: a store
 exchanges its block's entry and the value that it wrote, a load its entry as a reader; each compares
 the entry that it takes out. Invariant: a report is true whatever the order of the blocks, since
 nothing orders them. A kernel whose blocks may wait for each other is not checked. Threads of one
 block are not distinguished; the executor does that.
 
-Accesses that may meet, by the parameters of their pointers, are one `RaceGroup`, and are looked at
-in pieces of its smallest one. The launch says which groups count (`check_values`): those that are
-written, and those whose memory overlaps a written one's.
+Accesses that may meet, by the parameters of their pointers, are one `RaceGroup`, and are checked
+in pieces of the size of its smallest access. The launch says which groups count (`check_values`):
+those that are written, and those whose memory overlaps a written one's.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def group_accesses(accesses: Iterable[GlobalAccess]) -> list[RaceGroup]:
 
 
 class RaceInstrumentation:
-    """The questions of one kernel."""
+    """The race checks of one kernel."""
 
     def __init__(self, kernel: PtxKernel, groups: list[RaceGroup]) -> None:
         self._kinds, self._groups = kernel.register_types, groups
@@ -123,12 +123,12 @@ class RaceInstrumentation:
                 return number
         return None
 
-    def write_question(self, group: int, guard: str) -> list[str]:
+    def write_condition(self, group: int, guard: str) -> list[str]:
         """Set %ufp if the group counts in this launch, and the access happens."""
         bit = 1 << min(group, MAX_RACE_GROUPS - 1)
         return [f"and.b64 %ufd, %ufrm, {bit};", "setp.ne.s64 %ufp, %ufd, 0;", *apply_guard(guard)]
 
-    def write_answer(
+    def write_report(
         self, access: GlobalAccess, group: int, site: int, back: str, names: dict[str, str]
     ) -> list[str]:
         """Look at each piece of an access at %ufa; a report is the first bad one's."""

@@ -1,8 +1,8 @@
 """Statements that look for uninitialized memory in front of a read: the poison of `torch.empty`.
 
 As in Triton's kernels (`gpu/uninitialized_reads`): a read that finds the poison counts if the
-aligned eight bytes around it are all poison, as far as its tensor goes. Of a vector all eight bytes
-in turn are looked at; for an update the value alone decides. Single bytes are not checked, since
+aligned eight bytes around it are all poison, as far as its tensor goes. A vector is checked eight
+bytes by eight; for an update the value alone decides. Single bytes are not checked, since
 each of their values is a valid one. Example: `ld.global.u16 %rs1, [%rd4];` with 0xFBFB at `%rd4`
 reads the eight bytes around it once more.
 """
@@ -25,13 +25,13 @@ def is_checked(access: GlobalAccess) -> bool:
     return access.verb != "write" and access.part_size > 1 and access.size in (2, 4, 8, 16, 32)
 
 
-def write_question(access: GlobalAccess, guard: str, names: dict[str, str]) -> list[str]:
+def write_condition(access: GlobalAccess, guard: str, names: dict[str, str]) -> list[str]:
     """Set %ufp if the memory at %ufa holds poison, and %ufe to the first address that does.
 
     Poison in memory that `torch.empty` did not make is a value like others; the launch says which.
     """
     code, step = ["setp.ne.s64 %ufp, %ufa, %ufa;"], min(access.size, _WORD_BYTES)
-    if access.dynamic_size:  # a shorter copy may point anywhere, and nobody says what counts of it
+    if access.dynamic_size:  # a shorter copy may point anywhere
         combine, word = (".and", guard.strip().removeprefix("@")) if guard else ("", "")
         dynamic = names.get(access.dynamic_size, access.dynamic_size)
         ended = f", {word}" if word else ""
@@ -60,7 +60,7 @@ def write_question(access: GlobalAccess, guard: str, names: dict[str, str]) -> l
     ]
 
 
-def write_answer(access: GlobalAccess, site: int, back: str, entry_offset: int | None) -> list[str]:
+def write_report(access: GlobalAccess, site: int, back: str, entry_offset: int | None) -> list[str]:
     """Look at the bytes around, and write the report.
 
     `entry_offset`: of its tensor's entry in the parameter of the checks, if it is one tensor.

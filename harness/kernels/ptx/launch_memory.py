@@ -41,7 +41,7 @@ class ProcessBuffers:
         self.overflows = np.zeros((MAX_OVERFLOWS, len(OverflowRecordField)), dtype=np.int64)
 
     def reserve(self, name: str, size: int, alignment: int = 64) -> tuple[int, Any]:
-        """Return the address of so many bytes, and the array that they are in."""
+        """Return the address of `size` bytes, and the array that they are in."""
         buffer = self._buffers.get(name)
         if buffer is None or len(buffer) < size + alignment:
             buffer = np.zeros(max(size + alignment, 1 << 14), dtype=np.uint8)

@@ -32,7 +32,7 @@ class ShadowPool:
         self._large.clear()
 
     def allocate(self, entries: int) -> tuple[int, int]:
-        """Return the addresses of so many entries for writers and for readers."""
+        """Return the addresses of a table of writers and of one of readers."""
         size = entries * 8 + 64
         if size > _POOL_BYTES - self._used:
             large = [map_zero_bytes(size) for _ in range(2)]

@@ -75,9 +75,9 @@ class PtxFunction(LlvmFunction):
         return epoch
 
     def load_region(self) -> tuple[str, str]:
-        """Load the region `%given`, or that of `%address`: its number (i64), and its row."""
-        slot = self.alloca("i32", "%given")
-        with self.when(self.let("icmp eq i32 %given, 0")):
+        """Load the region `%region`, or that of `%address`: its number (i64), and its row."""
+        slot = self.alloca("i32", "%region")
+        with self.when(self.let("icmp eq i32 %region, 0")):
             self.store("i32", self.let("call i32 @ptx_lookup(ptr %context, i64 %address)"), slot)
         number = self.let(f"zext i32 {self.load('i32', slot)} to i64")
         table = self.to_pointer(self.get_context(ContextField.REGIONS))

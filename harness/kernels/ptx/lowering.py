@@ -44,7 +44,7 @@ from harness.kernels.ptx.overflow_ops import OverflowTracking
 from harness.kernels.ptx.parser import PtxKernel, PtxText, bits_of_type
 from harness.kernels.ptx.special_registers import emit_special_register
 from harness.kernels.ptx.thread_code import PtxSite, ThreadCode
-from harness.kernels.ptx.unwritten_words import UnwrittenWords
+from harness.kernels.ptx.uninitialized_words import UninitializedWords
 from harness.kernels.ptx.used_bytes import UsedBytes
 from harness.kernels.ptx.variables import PlacedVariable, place_variables
 from harness.kernels.ptx.warp_ops import WAITING_OPERATIONS, emit_spin, emit_trap
@@ -92,7 +92,7 @@ class PtxLowering:
         self._overflow = (
             OverflowTracking(self.code, analyze_overflow(graph)) if tracks_overflow else None
         )
-        self._unwritten = UnwrittenWords(self.code, graph)
+        self._uninitialized = UninitializedWords(self.code, graph)
         self._variables, self._sizes = place_variables(module, kernel, graph)
         self._numbers = {
             placed.variable.name: number for number, placed in enumerate(self._variables)
@@ -195,7 +195,7 @@ class PtxLowering:
         else:
             self._emit_plain(instruction)
         self._emit_regions(operation)
-        self._unwritten.emit(operation)
+        self._uninitialized.emit(operation)
         if self._overflow is not None:
             self._overflow.emit(operation)
 
@@ -338,7 +338,7 @@ _EXTERNALS = {
     "ptx_mbarrier": "declare i64 @{name}(ptr, i64, i64, i64, i64)",
     "ptx_begin_copy": "declare void @{name}(ptr, ptr, i64, i64)",
     "ptx_load_row": "declare i32 @{name}(ptr, i64, i32, ptr)",
-    "ptx_store_unwritten": "declare i32 @{name}(ptr, ptr, i64, i64, i64, i32)",
+    "ptx_store_uninitialized": "declare i32 @{name}(ptr, ptr, i64, i64, i64, i32)",
     "ptx_record": "declare i32 @{name}(ptr, i64, i64, i64)",
     "ptx_classify": "declare i32 @{name}(ptr, i64, i64, i1)",
 }

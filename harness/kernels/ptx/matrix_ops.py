@@ -102,7 +102,7 @@ def emit_mma(code: ThreadCode, instruction: Instruction, living: Sequence[IRValu
 
 
 def _join_factors(code: ThreadCode, factors: Sequence[IRValue], chunks: int) -> str:
-    """Return which of a lane's words nobody wrote: bits 0 and 1 for rows, 2 for its column."""
+    """Return where a lane has uninitialized words: bits 0 and 1 for rows, 2 for its column."""
     lines = ([factors[2 * chunk + half] for chunk in range(chunks)] for half in (0, 1))
     flags = "0"
     for bit, values in enumerate((*lines, factors[2 * chunks :])):
@@ -113,7 +113,7 @@ def _join_factors(code: ThreadCode, factors: Sequence[IRValue], chunks: int) -> 
 
 
 def _join_lines(code: ThreadCode, word: int, place: int) -> str:
-    """Return whether a sum's row or column has a word that nobody wrote."""
+    """Return whether a sum's row or column has an uninitialized word."""
     lane = get_lane(code)
     row = code.let(f"and i32 {lane}, 28")
     column = code.let(f"add i32 {code.let(f'shl i32 {lane}, 3')}, {4 * (place % 2)}")

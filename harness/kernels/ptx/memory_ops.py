@@ -113,20 +113,20 @@ def emit_store(code: ThreadCode, instruction: Instruction) -> None:
         code.emit(f"store i{bits} {name}, ptr {target}, align 1")
         depends = code.join_companions(values[place : place + 1], "u")
         part = code.let(f"add i64 {address}, {place * bits // 8}")
-        emit_unwritten_store(code, instruction, site, part, bits // 8, depends)
+        emit_uninitialized_store(code, instruction, site, part, bits // 8, depends)
 
 
-def emit_unwritten_store(
+def emit_uninitialized_store(
     code: ThreadCode, instruction: Instruction, site: int, address: str, size: int, depends: str
 ) -> None:
-    """Report a store, or mark it, if its value depends on memory that nobody wrote."""
+    """Report a store, or mark it, if its value depends on uninitialized memory."""
     if depends == "0":
         return
     region = code.get_companion(instruction.operands[0], "r")
     with code.when(code.let(f"icmp ne i32 {depends}, 0")):
         code.return_if_violated(
-            f"call i32 @ptx_store_unwritten(ptr %context, ptr %frame, i64 {site}, i64 {address},"
-            f" i64 {size}, i32 {region})"
+            f"call i32 @ptx_store_uninitialized(ptr %context, ptr %frame, i64 {site},"
+            f" i64 {address}, i64 {size}, i32 {region})"
         )
 
 

@@ -118,6 +118,8 @@ _Step = tuple[IRValue, bool | None, bool]  # a value, the sign of its use, wheth
 
 
 class _Walk:
+    """The walk from the addresses of a kernel back to the integers that they are computed from."""
+
     def __init__(self, graph: KernelGraph) -> None:
         self.sources = map_control_flow_sources(graph)
         self.definitions = {
@@ -152,11 +154,12 @@ class _Walk:
             waiting += [(source, sign, in_sum) for source in self.sources.get(value, ())]
             operation = self.definitions.get(value)
             if operation is not None:
-                waiting += self._enter(operation, value, sign, in_sum)
+                waiting += self._list_steps(operation, value, sign, in_sum)
 
-    def _enter(
+    def _list_steps(
         self, operation: IROperation, value: IRValue, sign: bool | None, in_sum: bool
     ) -> list[_Step]:
+        """List the operands that a value is computed from, each as the operation uses it."""
         instruction = Instruction(operation)
         if instruction.opcode == "mov" and is_vector_move(operation):
             return []

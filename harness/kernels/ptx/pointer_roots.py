@@ -144,7 +144,7 @@ class PointerRootTable:
         return self._leave_unknown(results)  # of a function that the kernel called
 
     def _leave_unknown(self, results: list[str]) -> Iterable[tuple[str, PointerRoots]]:
-        """Say of each result that can hold a pointer that nobody knows where it is from."""
+        """Give each result that can hold a pointer an unknown root."""
         kinds = self._kernel.register_types
         wide = [result for result in results if kinds.get(result) in ("b64", "u64", "s64")]
         return ((one, PointerRoots(elsewhere=frozenset([UNKNOWN]))) for one in wide)

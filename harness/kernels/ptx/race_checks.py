@@ -36,7 +36,7 @@ class RaceCheckedPtxAccess:
         self.verb = verb
         self.function = self._code = PtxFunction(
             f"define i32 @ptx_{verb}(ptr %context, ptr %frame, i64 %site, i64 %address, i64 %size,"
-            " i32 %given, i32 %state, ptr %new)"
+            " i32 %region, i32 %state, ptr %new)"
         )
 
     def _report(self, kind: PtxViolationKind, region: str, other: str = "0") -> None:
@@ -94,7 +94,7 @@ class RaceCheckedPtxAccess:
         )
 
     def _emit_changes(self) -> str:
-        """Emit whether a write changes what is there; an atomic update always counts."""
+        """Emit whether a write changes the memory; an atomic update always counts."""
         code = self._code
         if self.verb != "write":
             return "true"

@@ -80,7 +80,7 @@ def describe_outside(
 
 
 def describe_element(offset: int, name: str, allocation: Allocation | None) -> str:
-    """Name what lies so many bytes behind the start of a region."""
+    """Name the element at an offset in bytes from the start of a region."""
     if allocation is not None and allocation.dtype:
         return f"{name}, index {offset // item_size(allocation)}"
     return f"{name}, byte {offset}"
@@ -219,10 +219,10 @@ class PtxReport:
             self.location,
         )
 
-    def build_unwritten_product(self) -> Violation:
+    def build_uninitialized_product(self) -> Violation:
         return UninitializedMemory(
-            f"{self.kernel} {self.past_verb} {self.describe_element()}, which depends on shared "
-            "memory that nobody wrote",
+            f"{self.kernel} {self.past_verb} {self.describe_element()}, which depends on "
+            "uninitialized shared memory",
             self.location,
             ("it was loaded by ldmatrix, and is a factor of a product (mma)",),
         )
@@ -324,7 +324,7 @@ _BUILDERS: dict[PtxViolationKind, Callable[[PtxReport], Exception]] = {
     PtxViolationKind.DIVERGENT_BARRIER: PtxReport.build_divergence,
     PtxViolationKind.DEADLOCK: PtxReport.build_deadlock,
     PtxViolationKind.MISSING_LANES: PtxReport.build_missing_lanes,
-    PtxViolationKind.UNWRITTEN_PRODUCT: PtxReport.build_unwritten_product,
+    PtxViolationKind.UNINITIALIZED_PRODUCT: PtxReport.build_uninitialized_product,
 }
 
 

@@ -53,7 +53,7 @@ class ThreadCode(PtxFunction):
     # Values
 
     def get(self, value: IRValue, bits: int, signed: bool = False) -> str:
-        """Return a value as an integer of so many bits."""
+        """Return a value as an integer of this many bits."""
         if value in self._constants:
             number = self._constants[value] & ((1 << bits) - 1)
             return "true" if bits == 1 and number else "false" if bits == 1 else str(number)
@@ -94,7 +94,7 @@ class ThreadCode(PtxFunction):
         return self._constants.get(value)
 
     def split_halves(self, value: str, bits: int = 16) -> list[str]:
-        """Return the two halves, of so many bits each, of an integer; the lower one is first."""
+        """Split an integer into two of `bits` each, the lower half first."""
         moved = (self.let(f"lshr i{2 * bits} {value}, {bits * place}") for place in (0, 1))
         return [self.let(f"trunc i{2 * bits} {one} to i{bits}") for one in moved]
 
@@ -111,7 +111,8 @@ class ThreadCode(PtxFunction):
             self._slots[key] = name
         return self._slots[key]
 
-    # Companions: what is known beside a value's bits (`of` is "r" for its region)
+    # Companions, values beside a value's bits; `of` is "r" for its region, "t", "w" and "o" for
+    # overflow (`overflow_ops`), "u" for uninitialized words (`uninitialized_words`)
 
     def get_companion(self, value: IRValue, of: str) -> str:
         kind = self.companions.get(of, {}).get(value)

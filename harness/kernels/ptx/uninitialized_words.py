@@ -1,10 +1,11 @@
-"""Words of shared memory that nobody wrote, on their way through products to what is stored.
+"""Uninitialized words of shared memory, on their way through products to what is stored.
 
-Kernels load rows past their last one, so a row that nobody wrote is no fault by itself. As a float
+Kernels load rows past their last one, so an uninitialized row is no fault by itself. As a float
 it is no number, which stays visible; 8-bit integers and the low half of a tf32 have no such value.
 Companion: `u` is not 0 if a value depends on such a word. Invariant: one that reaches global memory
-is a report; shared memory that one is stored into counts as unwritten again. Example: rows 8 to 15
-of a tile that nobody wrote make rows 8 to 15 of a product, and nothing is said if none is stored.
+is a report; shared memory that one is stored into counts as uninitialized again. Example:
+uninitialized rows 8 to 15 of a tile make rows 8 to 15 of a product; if none is stored, there is no
+report.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _KINDS = {"s8", "u8", "tf32"}  # factors of which each word is a number
 _READERS = frozenset("ptx.ld ptx.ldu ptx.atom ptx.ldmatrix".split())  # the result is what is there
 
 
-class UnwrittenWords:
+class UninitializedWords:
     """The values of a kernel that may depend on such words: none without a product of _KINDS."""
 
     def __init__(self, code: ThreadCode, graph: KernelGraph) -> None:
@@ -79,8 +80,8 @@ def _find_dependents(graph: KernelGraph) -> set[IRValue]:
 def build_store_function() -> str:
     """Build the function for a store of such a value: it returns 1 with a report, or 0."""
     code = PtxFunction(
-        "define i32 @ptx_store_unwritten(ptr %context, ptr %frame, i64 %site, i64 %address,"
-        " i64 %size, i32 %given)"
+        "define i32 @ptx_store_uninitialized(ptr %context, ptr %frame, i64 %site, i64 %address,"
+        " i64 %size, i32 %region)"
     )
     number, region = code.load_region()
     space = code.load_field(region, PtxRegionField.SPACE)
@@ -92,7 +93,7 @@ def build_store_function() -> str:
         place = code.let(f"add i64 {shadow}, {code.let(f'sub i64 %address, {start}')}")
         code.fill_bytes(code.to_pointer(place), 1, "%size")
         code.emit("ret i32 0")
-    kind = PtxViolationKind.UNWRITTEN_PRODUCT
+    kind = PtxViolationKind.UNINITIALIZED_PRODUCT
     code.fill_report(kind, "%site", address="%address", size="%size", region=number)
     code.emit("ret i32 1")
     return str(code)

@@ -1,4 +1,4 @@
-"""Shared memory that nobody wrote, in products of types in which each word is a number."""
+"""Uninitialized shared memory, in products of types in which each word is a number."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_product_of_what_nobody_wrote_is_reported_where_it_is_stored(
     kind: str, trans: str
 ) -> None:
     lines = [LOAD.replace(".x4", f".x4{trans}"), write_product(kind), *STORES]
-    with pytest.raises(UninitializedMemory, match=r"wrote out, index 64, which depends on shared"):
+    with pytest.raises(UninitializedMemory, match=r"wrote out, index 64, which depends on uninit"):
         run_lines(lines, UPPER)
     run_lines(lines, UPPER, ExecutorChecks(uninitialized=False))  # nobody asks
     run_lines(lines, EVERY)
@@ -118,7 +118,7 @@ def test_a_sum_that_an_atomic_adds_is_reported() -> None:
 
 
 @pytest.mark.parametrize("trans", ["", ".trans"])
-def test_a_stored_matrix_of_such_sums_counts_as_unwritten(trans: str) -> None:
+def test_a_stored_matrix_of_such_sums_counts_as_uninitialized(trans: str) -> None:
     """Matrix 0 is of %d0, in the first 128 bytes; matrix 1, of %d2, is in the next ones."""
     store = f"stmatrix.sync.aligned.m8n8.x2{trans}.shared.b16 [%s], {{%d0, %d2}};"
     start = [LOAD, write_product("s8"), "bar.sync 0;", store, "bar.sync 0;", "mov.u32 %s, tile;"]
