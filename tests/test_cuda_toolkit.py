@@ -21,7 +21,13 @@ HEADERS = [f"flashinfer/data/{name}/a.h" for name in ("include", "csrc", "cutlas
 
 
 @pytest.fixture
-def pip_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def releases_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the test a folder of releases of its own."""
+    monkeypatch.setattr(paths, "releases_folder", lambda: tmp_path / ".releases")
+
+
+@pytest.fixture
+def pip_calls(releases_folder: None, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The arguments of each call of pip, which installs a toolkit's runtime library alone."""
     calls: list[list[str]] = []
 
@@ -32,7 +38,6 @@ def pip_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]
         library.write_bytes(b"")
 
     monkeypatch.setattr(installer, "run_pip", run_pip)
-    monkeypatch.setattr(paths, "releases_folder", lambda: tmp_path / ".releases")
     monkeypatch.setattr(cuda_toolkit, "check_host_compiler", lambda: "c++")
     return calls
 
@@ -76,24 +81,24 @@ def install_headers_wheel(names: Sequence[str], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(installer, "run_pip", run_pip)
 
 
+@pytest.mark.usefixtures("releases_folder")
 def test_headers_are_installed_without_what_python_could_import(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     others = [f"flashinfer/{name}" for name in ("__init__.py", "jit/env.py", "data/cccl/b.h")]
     install_headers_wheel([*HEADERS, *others], monkeypatch)
-    monkeypatch.setattr(paths, "releases_folder", lambda: tmp_path / ".releases")
     assert cuda_toolkit.find_headers() is None
     messages: list[str] = []
     package = cuda_toolkit.ensure_headers(messages.append)
-    assert [message.startswith("installing headers of FlashInfer") for message in messages] == [
-        True
-    ]
+    [message] = messages
+    assert message.startswith("installing headers of FlashInfer")
     files = [path.relative_to(package.parent) for path in package.rglob("*") if path.is_file()]
     assert sorted(map(str, files)) == sorted(HEADERS)
     assert cuda_toolkit.ensure_headers(messages.append) == package
     assert len(messages) == 1
 
 
+@pytest.mark.usefixtures("releases_folder")
 @pytest.mark.parametrize(
     ("names", "missing"),
     [
@@ -103,22 +108,19 @@ def test_headers_are_installed_without_what_python_could_import(
     ],
 )
 def test_a_wheel_without_the_headers_is_refused_with_what_it_lacks(
-    names: list[str], missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    names: list[str], missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_headers_wheel(names, monkeypatch)
-    monkeypatch.setattr(paths, "releases_folder", lambda: tmp_path / ".releases")
     with pytest.raises(NotReadyError, match=f"the wheel of flashinfer-python has no {missing}"):
         cuda_toolkit.ensure_headers(lambda message: None)
     assert cuda_toolkit.find_headers() is None
 
 
-def test_without_a_network_it_is_said_what_could_not_be_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = "ERROR: Could not find a version that satisfies flashinfer-python (from versions: none)"
-    failed = subprocess.CompletedProcess(["pip"], 1, "", said)
+@pytest.mark.usefixtures("releases_folder")
+def test_without_a_network_the_error_names_the_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = "ERROR: Could not find a version that satisfies flashinfer-python (from versions: none)"
+    failed = subprocess.CompletedProcess(["pip"], 1, "", error)
     monkeypatch.setattr(subprocess, "run", lambda *words, **options: failed)
-    monkeypatch.setattr(paths, "releases_folder", lambda: tmp_path / ".releases")
     what = r"^not installed: headers of FlashInfer.*: the package index cannot be reached"
     with pytest.raises(NotReadyError, match=what):
         cuda_toolkit.ensure_headers(lambda message: None)
@@ -144,6 +146,7 @@ def write_runtime_wheel(folder: Path) -> str:
     return f"nvidia-cuda-runtime==13.0.96 --hash=sha256:{digest}\n"
 
 
+@pytest.mark.usefixtures("releases_folder")
 @pytest.mark.parametrize("has_wheel", [True, False])
 def test_it_is_installed_from_a_folder_of_wheels_without_a_network(
     has_wheel: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -151,15 +154,13 @@ def test_it_is_installed_from_a_folder_of_wheels_without_a_network(
     wheels, lock = tmp_path / "wheels", tmp_path / "cuda-toolkit.txt"
     wheels.mkdir()
     lock.write_text(write_runtime_wheel(wheels if has_wheel else tmp_path))
-    monkeypatch.setattr(paths, "releases_folder", lambda: tmp_path / ".releases")
     monkeypatch.setattr(cuda_toolkit, "LOCK_FILE", lock)
     monkeypatch.setattr(cuda_toolkit, "check_host_compiler", lambda: "c++")
     monkeypatch.setenv("PIP_INDEX_URL", UNREACHABLE)
     monkeypatch.setenv(installer.WHEELS_VARIABLE, str(wheels))
     if not has_wheel:
-        with pytest.raises(
-            NotReadyError, match=f"{wheels} lacks a wheel .*`unfix releases wheels`"
-        ):
+        problem = f"{wheels} lacks a wheel .*`unfix releases wheels`"
+        with pytest.raises(NotReadyError, match=problem):
             cuda_toolkit.ensure_toolkit(lambda message: None)
         return
     toolkit = cuda_toolkit.ensure_toolkit(lambda message: None)

@@ -187,17 +187,14 @@ def _wrap_loaded_modules(loader: Any) -> None:
     def load_cuda_module(
         *args: str, cuda_wrappers: Any = None, cpp_wrappers: Any = None, **options: Any
     ) -> Any:
+        wrappers = {"cuda_wrappers": cuda_wrappers, "cpp_wrappers": cpp_wrappers}
         if not sglang_hooks.loads_own_modules():
-            return load_jit(
-                *args, cuda_wrappers=cuda_wrappers, cpp_wrappers=cpp_wrappers, **options
-            )
+            return load_jit(*args, **wrappers, **options)
         key = _describe_module((args, cuda_wrappers, cpp_wrappers, sorted(options.items())))
         if key in known and not is_recording_builds():
             return known[key]
         with announce_preparation():
-            module = load_jit(
-                *args, cuda_wrappers=cuda_wrappers, cpp_wrappers=cpp_wrappers, **options
-            )
+            module = load_jit(*args, **wrappers, **options)
         if not options.get("cuda_files"):
             return module  # host code alone
         build = record_build()

@@ -206,10 +206,6 @@ class PtxLowering:
             return
         if opcode in ("ret", "exit"):
             code.emit(f"ret i32 {ThreadOutcome.EXITED}")
-        elif opcode == "trap":
-            emit_trap(code, instruction, ())
-        elif opcode == "special":
-            emit_special_register(code, instruction)
         elif opcode == "call":
             self._emit_call(instruction)
         elif opcode == "st" and space_of(instruction) == "param":
@@ -218,8 +214,6 @@ class PtxLowering:
         elif opcode == "ld" and not instruction.operands:  # the result of a call
             for result in instruction.results:
                 code.set(result, "0", 64)
-        elif opcode == "createpolicy":
-            code.set(instruction.results[0], "0", 64)
         elif special is not None:
             special(code, instruction)
         elif opcode in FLOAT_OPERATIONS and not is_integer_type(instruction.type):
@@ -327,6 +321,9 @@ _EMITTERS: dict[str, Callable[[ThreadCode, Instruction], None]] = {
     "isspacep": emit_isspacep,
     "cp": emit_copy,
     "mapa": emit_mapa,
+    "trap": emit_trap,
+    "special": emit_special_register,
+    "createpolicy": lambda code, instruction: code.set(instruction.results[0], "0", 64),
 }
 
 _EXTERNALS = {

@@ -246,7 +246,7 @@ def emit_spin(code: ThreadCode, instruction: Instruction, living: Living) -> Non
         code.suspend([*living, *instruction.operands], WaitKind.YIELD, site)
 
 
-def emit_trap(code: ThreadCode, instruction: Instruction, living: Living) -> None:
+def emit_trap(code: ThreadCode, instruction: Instruction) -> None:
     site = code.add_site(PtxSite(instruction.operation.source, "trap", text=instruction.name))
     code.report(PtxViolationKind.TRAP, site)
 

@@ -11,18 +11,14 @@ from harness.patching.child_environment import SINGLE_THREAD, ChildEnvironment
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit.release_audit import digest_sources
 from harness.runs.audit.worker_process import get_log, iterate_answers
-from harness.runs.kernels.values import KernelInventory
+from harness.runs.kernels.values import InventoryRequest, KernelInventory
 
 WORKER_MODULE = "harness.runs.kernels.inventory_worker"
 
 
 def list_kernels(location: Path, release: str, launches: Path) -> KernelInventory:
-    request = {
-        "location": str(location),
-        "source_digest": digest_sources(location),
-        "release": release,
-        "launches": str(launches.resolve()),
-    }
+    digest = digest_sources(location)
+    request = InventoryRequest(str(location), digest, release, str(launches.resolve()))
     environment = ChildEnvironment(SINGLE_THREAD)
     environment.use_checkout()
     answers = list(

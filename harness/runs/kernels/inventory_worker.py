@@ -1,7 +1,6 @@
 """Lists the kernels of a release, in a process that has Triton.
 
-The request is a JSON object: the release's location, the digest of its sources, its version, and
-the file of recorded launches. The answer is one line: a `KernelInventory` as JSON.
+The request is an `InventoryRequest` as JSON, the answer one line: a `KernelInventory`.
 """
 
 from __future__ import annotations
@@ -30,16 +29,7 @@ from harness.runs.kernels.cuda_sources import (
     read_cuda_sources,
 )
 from harness.runs.kernels.name_graph import Definition, NameGraph
-from harness.runs.kernels.values import KernelInventory, KernelKind, ListedKernel
-
-
-class InventoryRequest(msgspec.Struct):
-    """What the worker reads from its input."""
-
-    location: str
-    source_digest: str
-    release: str
-    launches: str
+from harness.runs.kernels.values import InventoryRequest, KernelInventory, KernelKind, ListedKernel
 
 
 class InventoryBuilder:

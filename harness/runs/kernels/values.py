@@ -44,6 +44,15 @@ class ListedKernel(msgspec.Struct):
         return bool(self.reached_by)
 
 
+class InventoryRequest(msgspec.Struct, frozen=True):
+    """The release whose kernels a worker is to list."""
+
+    location: str
+    source_digest: str
+    release: str
+    launches: str  # the file of recorded launches
+
+
 class KernelInventory(msgspec.Struct):
     """All kernels of one release."""
 

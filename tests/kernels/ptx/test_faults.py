@@ -79,38 +79,33 @@ def neighbours() -> tuple[Any, Any, Any]:
     return np.zeros(32, np.float32), both[:64], both[64:]
 
 
-def test_a_selected_pointer_keeps_its_tensor(neighbours: tuple[Any, Any, Any]) -> None:
+@pytest.mark.parametrize(
+    ("entry", "marker", "names"),
+    [
+        ("through_select", "select", ("out", "b", "a", 40)),
+        ("through_shared", "shared pointer", ("out", "a", 40)),
+        ("through_local", "local pointer", ("out", "a", "b", 40, "which")),
+        ("through_table", "table pointer", ("out", "table", 40)),
+    ],
+)
+def test_a_pointer_keeps_its_tensor(
+    entry: str, marker: str, names: tuple[str | int, ...], neighbours: Any
+) -> None:
+    """It is selected, goes through shared or local memory, or stands in a table."""
     out, a, b = neighbours
-    with pytest.raises(
-        OutOfBounds, match=r"past the end of a .*(\n.*)*that address is in b"
-    ) as caught:
-        launch_fault("through_select", pack_parameters(out, b, a, 40), {"out": out, "a": a, "b": b})
-    check_place(caught.value, "select", (24, 0, 0))
+    tensors = {"out": out, "a": a, "b": b, "which": np.arange(4, dtype=np.int32)}
+    tensors["table"] = np.array([a.ctypes.data, b.ctypes.data], np.uint64)
+    parameters = pack_parameters(*(tensors[one] if isinstance(one, str) else one for one in names))
+    tensors = {name: array for name, array in tensors.items() if name in (*names, "a", "b")}
+    with pytest.raises(OutOfBounds, match=r"past the end of a .*(\n.*)*is in b") as caught:
+        launch_fault(entry, parameters, tensors)
+    check_place(caught.value, marker, (24, 0, 0))
 
 
-def test_a_pointer_through_shared_memory_keeps_its_tensor(neighbours: Any) -> None:
-    out, a, b = neighbours
-    with pytest.raises(OutOfBounds, match="past the end of a ") as caught:
-        launch_fault("through_shared", pack_parameters(out, a, 40), {"out": out, "a": a, "b": b})
-    check_place(caught.value, "shared pointer", (24, 0, 0))
-
-
-def test_a_pointer_through_local_memory_keeps_its_tensor(neighbours: Any) -> None:
-    out, a, b = neighbours
-    which = np.array([0, 1, 2, 3], np.int32)
-    tensors = {"out": out, "a": a, "b": b, "which": which}
-    with pytest.raises(OutOfBounds, match="past the end of a ") as caught:
-        launch_fault("through_local", pack_parameters(out, a, b, 40, which), tensors)
-    check_place(caught.value, "local pointer", (24, 0, 0))
-
-
-def test_a_pointer_of_a_table_keeps_its_tensor(neighbours: Any) -> None:
-    out, a, b = neighbours
-    table = np.array([a.ctypes.data, b.ctypes.data], np.uint64)
-    tensors = {"out": out, "a": a, "b": b, "table": table}
-    with pytest.raises(OutOfBounds, match="past the end of a ") as caught:
-        launch_fault("through_table", pack_parameters(out, table, 40), tensors)
-    check_place(caught.value, "table pointer", (24, 0, 0))
+def test_a_pointer_at_the_start_of_two_tensors_is_of_the_larger_one() -> None:
+    parameters, tensors = make_rows()
+    launch_fault("read_row", parameters, {"head": tensors["values"][:4], **tensors})
+    launch_fault("read_row", parameters, {**tensors, "head": tensors["values"][:4]})
 
 
 def test_a_moved_pointer_of_the_host_is_no_violation(neighbours: Any) -> None:

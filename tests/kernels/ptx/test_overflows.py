@@ -151,6 +151,40 @@ def test_a_difference_less_one_is_computed_with_a_complement(
     assert launch is not launch_text or all("-1 became 4294967295" in str(one) for one in found)
 
 
+@pytest.mark.parametrize(
+    ("code", "numbers", "place"),
+    [
+        ("add.s32 %r4, %r1, %r2;", (3, 4), 7),
+        ("sub.s32 %r4, %r1, %r2;", (9, 4), 5),
+        ("sub.s32 %r4, %r1, %r2;", (4, 9), None),
+        ("sub.s32 %r3, %r1, %r2; max.s32 %r4, %r3, 2;", (4, 9), 2),
+        ("sub.s32 %r3, %r1, %r2; min.s32 %r4, %r3, 2;", (9, 4), 2),
+        ("neg.s32 %r3, %r1; add.s32 %r4, %r3, %r2;", (4, 9), 5),
+        ("mul.lo.s32 %r4, %r1, %r2;", (3, 4), 12),
+        ("mul.lo.s32 %r4, %r1, %r2;", (1 << 16, 1 << 16), None),
+        ("mad.lo.s32 %r4, %r1, %r2, 3;", (2, 5), 13),
+        ("mad.lo.s32 %r4, %r1, %r2, 3;", (1 << 16, 1 << 16), None),
+        ("shl.b32 %r4, %r1, %r2;", (3, 2), 12),
+        ("shl.b32 %r4, %r1, %r2;", (4, 30), None),
+        ("sub.s32 %r3, %r1, %r2; setp.eq.u32 %p1, %r1, 4; selp.b32 %r4, 6, %r3, %p1;", (4, 9), 6),
+        (
+            "sub.s32 %r3, %r1, %r2; setp.eq.u32 %p1, %r1, 5; selp.b32 %r4, 6, %r3, %p1;",
+            (4, 9),
+            None,
+        ),
+    ],
+)
+def test_an_index_is_followed_through_each_operation(
+    launch: Launch, code: str, numbers: tuple[int, int], place: int | None
+) -> None:
+    out = np.zeros(16, np.uint32)
+    out[:2] = numbers
+    text = store_at(f"ld.global.u32 %r2, [%rd1+4]; {code}")
+    reports = launch(text, pack_parameters(out), {"out": out})
+    assert [isinstance(report, IntegerOverflow) for report in reports] == [True] * (place is None)
+    assert place is None or out[place] == 7
+
+
 @pytest.mark.parametrize(("step", "found"), [(512, 0), (256, 1)])
 def test_a_loop_that_begins_one_step_early_overflows_only_if_it_stays_below(
     launch: Launch, step: int, found: int
