@@ -22,7 +22,7 @@ from harness.kernels.ptx import (
     uninitialized_words,
 )
 from harness.kernels.ptx.lowering import LoweredPtx, PtxLowering
-from harness.kernels.ptx.parser import PtxText
+from harness.kernels.ptx.module_text import PtxText
 from harness.kernels.ptx.reader import read_kernel
 
 CODE_DIGEST = digest_code("kernels")

@@ -24,7 +24,8 @@ from harness.kernels.ptx.instructions import UnsupportedPtx
 from harness.kernels.ptx.launch import CudaLaunch, ExecutorChecks
 from harness.kernels.ptx.launch_memory import LaunchMemory
 from harness.kernels.ptx.lowering import LoweredPtx
-from harness.kernels.ptx.parser import PtxHead, PtxSyntaxError, PtxText
+from harness.kernels.ptx.module_text import PtxText
+from harness.kernels.ptx.parser import PtxHead, PtxSyntaxError
 from harness.kernels.ptx.reader import read_kernel
 from harness.kernels.ptx.reports import PtxReport
 from harness.kernels.ptx.variables import place_variables

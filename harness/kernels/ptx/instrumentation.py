@@ -47,11 +47,11 @@ from harness.kernels.ptx.instrumented_records import (
     select_place_slot,
     write_record,
 )
+from harness.kernels.ptx.module_text import PtxText
 from harness.kernels.ptx.parser import (
     PtxKernel,
     PtxStatement,
     PtxSyntaxError,
-    PtxText,
     bits_of_type,
     remove_block_comments,
 )

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from harness.kernels.ptx.basic_blocks import split_statement
 from harness.kernels.ptx.instrumented_kernel import InstrumentedSite
 from harness.kernels.ptx.instrumented_records import make_guard
+from harness.kernels.ptx.module_text import PtxText
 from harness.kernels.ptx.overflow_flow import (
     EXACT_OPERATIONS,
     WRAPPING_OPERATIONS,
     analyze_overflow,
 )
-from harness.kernels.ptx.parser import PtxKernel, PtxStatement, PtxText, is_number, parse_number
+from harness.kernels.ptx.parser import PtxKernel, PtxStatement, is_number, parse_number
 from harness.kernels.ptx.reader import read_kernel
 
 REGISTERS = (

@@ -43,7 +43,8 @@ from harness.kernels.ptx.instrumented_records import (
     select_memory_slot,
     write_record,
 )
-from harness.kernels.ptx.parser import PtxKernel, PtxText, bits_of_type, is_number, parse_number
+from harness.kernels.ptx.module_text import PtxText
+from harness.kernels.ptx.parser import PtxKernel, bits_of_type, is_number, parse_number
 from harness.kernels.ptx.reader import read_kernel
 
 MAY_SYNCHRONIZE = "races, as its blocks may tell each other something"

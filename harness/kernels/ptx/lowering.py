@@ -39,9 +39,10 @@ from harness.kernels.ptx.memory_ops import (
     emit_move,
     emit_store,
 )
+from harness.kernels.ptx.module_text import PtxText
 from harness.kernels.ptx.overflow_flow import analyze_overflow
 from harness.kernels.ptx.overflow_ops import OverflowTracking
-from harness.kernels.ptx.parser import PtxKernel, PtxText, bits_of_type
+from harness.kernels.ptx.parser import PtxKernel, bits_of_type
 from harness.kernels.ptx.special_registers import emit_special_register
 from harness.kernels.ptx.thread_code import PtxSite, ThreadCode
 from harness.kernels.ptx.uninitialized_words import UninitializedWords

@@ -1,4 +1,4 @@
-"""Reads the text of a PTX module: its variables and, for each kernel, statements with source lines.
+"""Reads variables and the bodies of kernels: statements with source lines.
 
 Statements are read in order, with the registers and labels of inner scopes (inline assembly has
 its own) renamed, so that a kernel has one name for one register. Example: the second `{ .reg .pred
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from harness.kernels.ir.graph import SourceLocation
@@ -102,54 +101,8 @@ class PtxKernel:
         return self.head.parameters
 
 
-class PtxText:
-    """A module: its variables and the heads of its kernels; a body is read when it is needed."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text = remove_block_comments(text)
-        self._files = {
-            int(match[1]): match[2]
-            for match in re.finditer(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', text, re.MULTILINE)
-        }
-        self.variables = _parse_module_variables(text)
-        self.heads = {head.name: head for head in _iterate_heads(text)}
-        self._kernels: dict[str, PtxKernel] = {}
-
-    def read_kernel(self, name: str) -> PtxKernel:
-        """Read a kernel with its body; raises PtxSyntaxError for what is not understood."""
-        if name not in self._kernels:
-            kernel = PtxKernel(self.heads[name])
-            _, start, end = kernel.head.positions
-            _BodyReader(kernel, self._files).read(self._text[start:end])
-            self._kernels[name] = kernel
-        return self._kernels[name]
-
-
 def remove_block_comments(text: str) -> str:
     return re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
-
-
-def _iterate_heads(text: str) -> Iterator[PtxHead]:
-    pattern = r"^[ \t]*(?:\.visible |\.weak |\.extern )*\.entry\b"
-    for match in re.finditer(pattern, text, re.MULTILINE):
-        head_end = _find_body(text, match.end())
-        if text[head_end : head_end + 1] == "{":
-            positions = match.end(), head_end + 1, _find_closing_brace(text, head_end)
-            yield _parse_head(text[match.end() : head_end], positions)
-
-
-def _find_body(text: str, start: int) -> int:
-    match = re.compile(r"^\{|;", re.MULTILINE).search(text, start)
-    return len(text) if match is None else match.start()
-
-
-def _find_closing_brace(text: str, start: int) -> int:
-    depth = 0
-    for match in re.compile(r"[{}]").finditer(text, start):
-        depth += 1 if match[0] == "{" else -1
-        if not depth:
-            return match.start()
-    raise PtxSyntaxError("a body without an end")
 
 
 # Variables
@@ -159,18 +112,6 @@ _VARIABLE = re.compile(
     r"(?:\.v(\d)\s+)?\.(\w+)\s+([\w$%]+)((?:\[\d*\])*)\s*(?:=\s*(.*))?$",
     re.DOTALL,
 )
-
-
-def _parse_module_variables(text: str) -> dict[str, PtxVariable]:
-    found = {}
-    pattern = (
-        r"^[ \t]*(?:\.visible |\.weak |\.extern |\.common )*(\.(?:global|const|shared) [^;]*);"
-    )
-    for match in re.finditer(pattern, text, re.MULTILINE):
-        variable = parse_variable(match[1])
-        if variable is not None:
-            found[variable.name] = variable
-    return found
 
 
 def parse_variable(text: str) -> PtxVariable | None:
@@ -221,38 +162,7 @@ def is_number(word: str) -> bool:
     return bool(re.match(r"^-?\d", word))
 
 
-# Kernels
-
-_PARAMETER = re.compile(
-    r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s*(\.ptr\b)?[\s\w.]*?\s([\w$]+)(?:\[(\d+)\])?$"
-)
-
-
-def _parse_head(head: str, positions: tuple[int, int, int]) -> PtxHead:
-    head = re.sub(r"//[^\n]*", "", head).strip()
-    match = re.match(r"([\w$]+)\s*(?:\(([^)]*)\))?(.*)$", head, re.DOTALL)
-    assert match is not None
-    parameters, offset = [], 0
-    for text in (match[2] or "").split(","):
-        if not text.strip():
-            continue
-        found = _PARAMETER.match(" ".join(text.split()))
-        if found is None:
-            raise PtxSyntaxError(f"the parameter {text.strip()}")
-        item = bits_of_type(found[2]) // 8
-        size = item * int(found[5] or 1)
-        alignment = int(found[1] or item) if found[3] is None else 8
-        offset += -offset % alignment
-        parameters.append(PtxParameter(found[4], offset, size))
-        offset += size
-    directives = {
-        found[1]: tuple(int(one) for one in found[2].split(",") if one.strip())
-        for found in re.finditer(r"\.(\w+)[ \t]+([\d, \t]+)", match[3])
-    }
-    return PtxHead(match[1], tuple(parameters), directives, positions)
-
-
-class _BodyReader:
+class BodyReader:
     """Reads a kernel's body, line by line because `.loc` ends with its line."""
 
     def __init__(self, kernel: PtxKernel, files: dict[int, str]) -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from harness.kernels.ptx.basic_blocks import split_address, split_statement
 from harness.kernels.ptx.flow import POINTER_OPERANDS
-from harness.kernels.ptx.parser import PtxKernel, PtxStatement, PtxText, is_number, parse_number
+from harness.kernels.ptx.module_text import PtxText
+from harness.kernels.ptx.parser import PtxKernel, PtxStatement, is_number, parse_number
 
 _SUMS = ("add", "and", "or")  # of a pointer and an index, in any order
 LOADED = "it was loaded from memory"

@@ -28,11 +28,11 @@ from harness.kernels.ptx.basic_blocks import (
     split_statement,
 )
 from harness.kernels.ptx.integer_bounds import MOST_THREADS
+from harness.kernels.ptx.module_text import PtxText
 from harness.kernels.ptx.parser import (
     PtxKernel,
     PtxStatement,
     PtxSyntaxError,
-    PtxText,
     bits_of_type,
     is_number,
     parse_number,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.kernels.ir.graph import KernelGraph
-from harness.kernels.ptx.parser import PtxKernel, PtxText, PtxVariable
+from harness.kernels.ptx.module_text import PtxText
+from harness.kernels.ptx.parser import PtxKernel, PtxVariable
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from harness.kernels.check.violations import (
 )
 from harness.kernels.ptx.instructions import Instruction
 from harness.kernels.ptx.launch import ExecutorChecks
-from harness.kernels.ptx.parser import PtxText
+from harness.kernels.ptx.module_text import PtxText
 from harness.kernels.ptx.reader import read_kernel
 from harness.kernels.ptx.used_bytes import UsedBytes
 

@@ -14,7 +14,8 @@ from ptx_kernels import HEAD, describe_array, launch_text, make_kernel, pack_par
 from harness.kernels.check.violations import OutOfBounds, UncheckableKernel
 from harness.kernels.ptx import instrumentation
 from harness.kernels.ptx.check_values import make_checked_parameters
-from harness.kernels.ptx.parser import PtxKernel, PtxText
+from harness.kernels.ptx.module_text import PtxText
+from harness.kernels.ptx.parser import PtxKernel
 from harness.kernels.ptx.pointer_roots import UNKNOWN
 from harness.kernels.ptx.statement_spans import iterate_statement_spans
 
