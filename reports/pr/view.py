@@ -137,12 +137,8 @@ def _make_toggles(run: PrRun) -> ReviewSection:
         if run.count_toggles(effect)
     ]
     heads = ("toggle", "", "before", "after", "where", "fix")
-    return ReviewSection(
-        PrPart.TOGGLES,
-        "; ".join([*counts, summary]),
-        ReportTable("Fixes and faults", heads, rows),
-        details,
-    )
+    table = ReportTable("Fixes and faults", heads, rows)
+    return ReviewSection(PrPart.TOGGLES, "; ".join([*counts, summary]), table, details)
 
 
 def get_guard_mark(change: GuardChange) -> ReportMark:
@@ -190,12 +186,8 @@ def _make_suites(run: PrRun) -> ReviewSection:
     )
     if not run.guards:
         summary = "no guard runs a changed line: nothing is proven"
-    return ReviewSection(
-        PrPart.SUITES,
-        summary,
-        ReportTable("Suites that run the changed lines", heads, rows, ("changed lines",)),
-        details,
-    )
+    table = ReportTable("Suites that run the changed lines", heads, rows, ("changed lines",))
+    return ReviewSection(PrPart.SUITES, summary, table, details)
 
 
 def shorten_guard(guard: str) -> str:
@@ -234,11 +226,8 @@ def _make_findings(run: PrRun) -> ReviewSection:
     if not run.audited:
         summary = "no changed kernel to audit"
     heads = ("kernel", "where", "kind", "", "when")
-    return ReviewSection(
-        PrPart.AUDIT,
-        summary,
-        ReportTable("New findings of the audit", heads, rows),
-    )
+    table = ReportTable("New findings of the audit", heads, rows)
+    return ReviewSection(PrPart.AUDIT, summary, table)
 
 
 def _make_kernels(run: PrRun) -> ReviewSection:
@@ -273,12 +262,8 @@ def _make_kernels(run: PrRun) -> ReviewSection:
     if not run.kernels:
         summary = "no kernel changed"
     heads = ("kernel", "where", "answers", "launches", "why")
-    return ReviewSection(
-        PrPart.KERNELS,
-        summary,
-        ReportTable("Changed kernels", heads, rows, ("launches",)),
-        details,
-    )
+    table = ReportTable("Changed kernels", heads, rows, ("launches",))
+    return ReviewSection(PrPart.KERNELS, summary, table, details)
 
 
 def _make_faults(run: PrRun) -> ReviewSection:
@@ -310,12 +295,8 @@ def _make_faults(run: PrRun) -> ReviewSection:
     if not run.faults_made:
         summary = "no fault can be made in the changed lines"
     heads = ("fault", "where", "", "what", "nearest guard", "how near")
-    return ReviewSection(
-        PrPart.FAULTS,
-        summary,
-        ReportTable("Faults in the changed lines that no guard notices", heads, rows),
-        details,
-    )
+    table = ReportTable("Faults in the changed lines that no guard notices", heads, rows)
+    return ReviewSection(PrPart.FAULTS, summary, table, details)
 
 
 def _make_zoo(run: PrRun) -> ReviewSection:
@@ -341,11 +322,9 @@ def _make_zoo(run: PrRun) -> ReviewSection:
             title = f"{one.architecture}: {one.claim}"
             details.append(ReviewDetail(mark, title, [one.headline]))
     heads = ("architecture", "claim", "", "before", "after")
+    table = ReportTable("Architectures that run changed code", heads, rows)
     return ReviewSection(
-        PrPart.ZOO,
-        _describe_touched(run.architectures, "architecture"),
-        ReportTable("Architectures that run changed code", heads, rows),
-        details,
+        PrPart.ZOO, _describe_touched(run.architectures, "architecture"), table, details
     )
 
 
@@ -362,12 +341,8 @@ def _make_rehearsals(run: PrRun) -> ReviewSection:
     if not rows and any(not one.left_out for one in run.deployments):
         summary += "; their memory, kernels and findings are as before"
     heads = ("deployment", "what", "", "before", "after")
-    return ReviewSection(
-        PrPart.REHEARSE,
-        summary,
-        ReportTable("Deployments that run changed code", heads, rows),
-        details,
-    )
+    table = ReportTable("Deployments that run changed code", heads, rows)
+    return ReviewSection(PrPart.REHEARSE, summary, table, details)
 
 
 def _describe_touched(items: list[TouchedItem], noun: str) -> str:
