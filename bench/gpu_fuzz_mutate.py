@@ -7,10 +7,11 @@ applied sides, with what it adds to each. It runs twice, since its first run com
 all later ones find: the second one is the measure, and the first is recorded as well. A ratio is
 the seconds that `prove` takes for the same work, by the seconds of the other command: 0.5 is half
 as fast. Both contain whatever a process costs there: its fork, CUDA's start, the kernels that it
-prepares.
+prepares. As a fault in a kernel has it compiled anew, which `prove` does in its first run alone, a
+second ratio leaves out on both sides what was spent on compiling.
 
 `fuzz`: the same work of an example is a fortieth of the guard's applied side, as that draws 40 at
-most. Of the budget, times the jobs, each test has the part that its slices have of all slices'.
+most. Of the search, times the jobs, each test has the part that its slices have of all slices'.
 
 `mutate`: the same work are the guards that passed as a whole, with a fault or without, and no lines
 recorded. To the seconds of each comes its part of what attempts took beyond their guards. A guard
@@ -30,7 +31,8 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from bench.recording import make_parser, record_result
@@ -39,8 +41,9 @@ from harness.core import paths
 from harness.guards.profiles import DEFAULT_PROFILE, EXAMPLES_BY_PROFILE
 from harness.runs.mutate.messages import FaultAttemptReport
 from harness.runs.mutate.scheduler import MutationScheduler, PendingAttempt
-from harness.store.prove.values import RepeatMode, SideOutcome
+from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
 from harness.workers.shared_process import ENDED_PHRASE
+from harness.workers.shared_runs import WAITED_PHRASE
 
 SUITES = ("kv_indices", "int64_indices")
 EXAMPLES = EXAMPLES_BY_PROFILE[DEFAULT_PROFILE]
@@ -70,41 +73,80 @@ def run_unfix(words: list[str], seconds: float) -> dict[str, Any]:
 # prove
 
 
-def measure_prove(run: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
+@dataclass(frozen=True)
+class GuardSeconds:
+    """The mean seconds of guards' applied sides, and those of them that went into compiling."""
+
+    whole: dict[str, float]
+    compiling: dict[str, float]
+
+    def compute_ratio(
+        self, work: Mapping[str, float], spent: float, compiling: float
+    ) -> dict[str, float | None]:
+        """Return the ratios for so many runs of each guard that took these seconds elsewhere."""
+        whole = sum(self.whole[guard] * runs for guard, runs in work.items())
+        own_compiling = sum(self.compiling[guard] * runs for guard, runs in work.items())
+        return {
+            "their_seconds": round(spent, 2),
+            "of_these_compiling": round(compiling, 2),
+            "seconds_of_prove_for_the_same": round(whole, 2),
+            "of_those_compiling": round(own_compiling, 2),
+            "by_prove": round(whole / spent, 2) if spent else None,
+            "by_prove_without_compiling": (
+                round((whole - own_compiling) / (spent - compiling), 2)
+                if spent > compiling
+                else None
+            ),
+        }
+
+
+def measure_prove(run: dict[str, Any]) -> tuple[dict[str, Any], GuardSeconds]:
     """Return what a run says, and the seconds of each guard's applied side."""
-    seconds: dict[str, list[float]] = defaultdict(list)
+    sides: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for cell in run["cells"]:
         side = cell["sides"].get("fixed", {})
         if side.get("outcome") == "passed":
-            seconds[cell["guard"]].append(side["seconds"] + side["overhead"])
-    by_guard = {guard: statistics.fmean(each) for guard, each in seconds.items()}
+            sides[cell["guard"]].append(side)
+    guards = GuardSeconds(
+        {
+            guard: statistics.fmean(side["seconds"] + side["overhead"] for side in each)
+            for guard, each in sides.items()
+        },
+        {
+            guard: statistics.fmean(side["compile_seconds"] for side in each)
+            for guard, each in sides.items()
+        },
+    )
+    seconds = sum(guards.whole.values())
     result = {
         "seconds": round(run["seconds"], 1),
         "seconds_to_start": round(run["releases"][0]["seconds_to_start"], 1),
         "cells": run["counts"],
-        "guards": len(by_guard),
-        "applied_seconds": round(sum(by_guard.values()), 2),
-        "guards_a_second": round(len(by_guard) / sum(by_guard.values()), 3),
+        "guards": len(guards.whole),
+        "applied_seconds": round(seconds, 2),
+        "of_these_compiling": round(sum(guards.compiling.values()), 2),
+        "guards_a_second": round(len(guards.whole) / seconds, 3),
     }
-    return result, by_guard
+    return result, guards
 
 
 # fuzz
 
 
-def measure_fuzz(
-    run: dict[str, Any], jobs: int, by_guard: dict[str, float]
-) -> tuple[dict[str, Any], float]:
+def measure_fuzz(run: dict[str, Any], jobs: int, guards: GuardSeconds) -> dict[str, Any]:
     """Return what a run says, and its examples a second by those of `prove`."""
     tests = [test for test in run["tests"] if not test["left_out"]]
-    matched = [test for test in tests if test["test"] in by_guard and test["examples"]]
-    expected = sum(test["examples"] * by_guard[test["test"]] / EXAMPLES for test in matched)
-    part = sum(test["seconds"] for test in matched) / sum(test["seconds"] for test in tests)
-    spent = run["budget"] * jobs * part
+    matched = [test for test in tests if test["test"] in guards.whole and test["examples"]]
+    work = {test["test"]: test["examples"] / EXAMPLES for test in matched}
+    in_slices = sum(test["seconds"] for test in tests)
+    part = sum(test["seconds"] for test in matched) / in_slices
+    spent = run["search_seconds"] * jobs * part
     examples = sum(test["examples"] for test in matched)
-    result = {
+    return {
         "budget_s": run["budget"],
         "seconds": round(run["seconds"], 1),
+        "search_seconds": round(run["search_seconds"], 1),
+        "seconds_in_slices": round(in_slices, 1),  # of the search, times the jobs
         "tests": len(tests),
         "slices": sum(test["slices"] for test in tests),
         "examples": sum(test["examples"] for test in tests),
@@ -112,12 +154,9 @@ def measure_fuzz(
         "problems": run["problems"],
         "guards_of_prove": len(matched),
         "their_examples": examples,
-        "their_seconds": round(spent, 1),
-        "seconds_of_prove_for_the_same": round(expected, 1),
         "examples_a_second": round(examples / spent, 2),
-        "examples_a_second_of_prove": round(examples / expected, 2),
+        **guards.compute_ratio(work, spent, sum(test["compile_seconds"] for test in matched)),
     }
-    return result, expected / spent
 
 
 # mutate
@@ -129,6 +168,7 @@ class AttemptClock:
     def __init__(self) -> None:
         self.attempts: list[tuple[PendingAttempt, FaultAttemptReport, float]] = []
         self.process_ends: list[str] = []
+        self.waits: list[float] = []  # seconds of attempts that waited for their process
 
     @contextlib.contextmanager
     def measure(self) -> Any:
@@ -150,6 +190,8 @@ class AttemptClock:
             log = scheduler.folder / "worker.log"
             lines = log.read_text(errors="replace").splitlines() if log.exists() else []
             self.process_ends += [line for line in lines if line.startswith(ENDED_PHRASE)]
+            waits = [line for line in lines if line.startswith(WAITED_PHRASE)]
+            self.waits += [float(line.split()[-2]) for line in waits]
 
         MutationScheduler._send_attempt = send_timed  # type: ignore[method-assign]
         MutationScheduler.end = end_with_log  # type: ignore[method-assign]
@@ -162,35 +204,37 @@ class AttemptClock:
 
 def iterate_whole_passes(
     pending: PendingAttempt, report: FaultAttemptReport
-) -> Iterator[tuple[str, float]]:
-    """Yield the guards that passed in an attempt as `prove` runs them, with their seconds."""
+) -> Iterator[tuple[str, SideResult]]:
+    """Yield the guards that passed in an attempt as `prove` runs them."""
     is_whole = pending.repeated is None or pending.repeated.way is RepeatMode.WHOLE
     if not is_whole or pending.trace or pending.example_factor > 1:
         return
     for result, name in zip(report.results, pending.guard_names, strict=False):
         if result.side.outcome is SideOutcome.PASSED and not result.conflict:
-            yield name, result.side.seconds
+            yield name, result.side
 
 
 def measure_mutate(
-    clock: AttemptClock, run: dict[str, Any], by_guard: dict[str, float]
-) -> tuple[dict[str, Any], float | None]:
+    clock: AttemptClock, run: dict[str, Any], guards: GuardSeconds
+) -> dict[str, Any]:
     """Return what a run says, and the seconds of `prove` by its own for guards that pass."""
     attempts = [each for each in clock.attempts if not each[0].trace]
-    guard_runs = sum(len(report.results) for _, report, _ in attempts)
+    sides = [each.side for _, report, _ in attempts for each in report.results]
     beyond = [
         seconds - sum(each.side.seconds for each in report.results)
         for _, report, seconds in attempts
     ]
-    own = expected = 0.0
-    passing = 0
-    for pending, report, _ in attempts:
-        for name, seconds in iterate_whole_passes(pending, report):
-            if name in by_guard:
-                own, expected, passing = own + seconds, expected + by_guard[name], passing + 1
-    spent = own + passing * sum(beyond) / max(1, guard_runs)
+    passes = [
+        (name, side)
+        for pending, report, _ in attempts
+        for name, side in iterate_whole_passes(pending, report)
+        if name in guards.whole
+    ]
+    spent = sum(side.seconds for _, side in passes)
+    spent += len(passes) * sum(beyond) / max(1, len(sides))
     everything = sum(seconds for _, _, seconds in attempts)
-    result = {
+    compiling = sum(side.compile_seconds for side in sides)
+    return {
         "status": run["status"],
         "seconds": round(run["seconds"], 1),
         "seconds_to_start": round(run["seconds_to_start"], 1),
@@ -199,21 +243,29 @@ def measure_mutate(
         "whys": [f"{each['fate']}: {each['why']}" for each in run["fates"] if each.get("why")],
         "problems": run["problems"],
         "attempts": len(attempts),
-        "guard_runs": guard_runs,
-        "guard_runs_a_second": round(guard_runs / everything, 3) if everything else None,
+        "guard_runs": len(sides),
+        "guard_runs_a_second": round(len(sides) / everything, 3) if everything else None,
+        "guards_s": summarize_seconds([side.seconds for side in sides]),
+        "compiling_s": summarize_seconds([side.compile_seconds for side in sides]),
+        "part_of_compiling": round(compiling / everything, 3) if everything else None,
         "process_ends": clock.process_ends,
+        "waits_for_a_process_s": summarize_seconds(clock.waits),
         "beyond_the_guards_s": summarize_seconds(beyond),
-        "passing_guard_runs": passing,
-        "their_seconds": round(spent, 2),
-        "seconds_of_prove_for_the_same": round(expected, 2),
+        "passing_guard_runs": len(passes),
+        **guards.compute_ratio(
+            Counter(name for name, _ in passes),
+            spent,
+            sum(side.compile_seconds for _, side in passes),
+        ),
     }
-    return result, expected / spent if spent else None
 
 
 def summarize_seconds(seconds: list[float]) -> dict[str, float] | None:
     if not seconds:
         return None
     return {
+        "count": len(seconds),
+        "sum": round(sum(seconds), 1),
         "median": round(statistics.median(seconds), 3),
         "mean": round(statistics.fmean(seconds), 3),
         "most": round(max(seconds), 3),
@@ -255,24 +307,21 @@ def main() -> int:
     common += ["-j", str(arguments.jobs)]
     suites = [f"suites/{name}" for name in arguments.suite]
 
-    def run_prove(name: str, part: float) -> tuple[Any, dict[str, Any], dict[str, float]]:
+    def run_prove(name: str, part: float) -> tuple[Any, dict[str, Any], GuardSeconds]:
         proof = run_unfix(["prove", *suites, *common], arguments.seconds * part)
         measured = measure_prove(proof)
         report_progress(name, measured[0])
         return proof, *measured
 
     _, first_prove, _ = run_prove("the first prove", 0.35)
-    proof, prove, by_guard = run_prove("prove", 0.25)
+    proof, prove, guards = run_prove("prove", 0.25)
     search = ["fuzz", *suites, *common, "--for", f"{arguments.budget}s", "--seed", "1"]
-    fuzz, fuzz_ratio = measure_fuzz(
-        run_unfix(search, arguments.seconds * 0.4), arguments.jobs, by_guard
-    )
+    fuzz = measure_fuzz(run_unfix(search, arguments.seconds * 0.4), arguments.jobs, guards)
     report_progress("fuzz", fuzz)
     clock = AttemptClock()
     words = ["mutate", *arguments.suite, "--limit", str(arguments.limit), *common]
     words += [word for suite in suites for word in ("--suite", suite)]
     faults = run_mutate(words, end - END_SECONDS - time.monotonic(), clock)
-    mutate, mutate_ratio = measure_mutate(clock, faults, by_guard)
     result = {
         "release": proof["releases"][0]["versions"],
         "device": arguments.device,
@@ -281,9 +330,7 @@ def main() -> int:
         "first_prove": first_prove,
         "prove": prove,
         "fuzz": fuzz,
-        "mutate": mutate,
-        "fuzz_by_prove": round(fuzz_ratio, 2),
-        "mutate_by_prove": None if mutate_ratio is None else round(mutate_ratio, 2),
+        "mutate": measure_mutate(clock, faults, guards),
     }
     record_result(result, arguments.record)
     return 0

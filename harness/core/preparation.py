@@ -8,10 +8,31 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 LISTENERS: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
 _running = threading.local()
+
+
+@contextlib.contextmanager
+def measure_preparations() -> Iterator[list[float]]:
+    """Collect the seconds of each such block that ends during this one."""
+    seconds: list[float] = []
+
+    @contextlib.contextmanager
+    def measure_block() -> Iterator[None]:
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            seconds.append(time.monotonic() - begun)
+
+    LISTENERS.append(measure_block)
+    try:
+        yield seconds
+    finally:
+        LISTENERS.remove(measure_block)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 import hypothesis.errors
 import pytest
 
-from harness.core import device, paths
+from harness.core import device, paths, preparation
 from harness.device.record import RECORD
 from harness.guards import (
     hypothesis_adapter,
@@ -79,7 +79,10 @@ def _run_and_classify(
     listener.phases.clear()
     before = Counter(RECORD.stand_ins)
     try:
-        with _record_thread_failures() as thread_failures:
+        with (
+            _record_thread_failures() as thread_failures,
+            preparation.measure_preparations() as prepared,
+        ):
             run()
     except BaseException as error:  # pytest does not catch `exit` and a keyboard interrupt
         return SideResult(
@@ -100,6 +103,7 @@ def _run_and_classify(
         )
     side.stand_ins = dict(RECORD.stand_ins - before)
     side.seconds = sum(report.duration for report, _ in listener.phases)
+    side.compile_seconds = sum(prepared)
     return side
 
 

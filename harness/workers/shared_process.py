@@ -41,12 +41,10 @@ from harness.workers.process_state import ProcessState
 from harness.workers.supervisor import TestFiles
 
 ENDED_PHRASE = "unfix: a shared process ended"
-WAITED_PHRASE = "unfix: a test waited for its process"
 MAX_RUNS = 200  # of one process: each fault leaves it a little larger
 MEMORY_FRACTION = 0.5  # of a test's limit, by which a process may grow
 START_SECONDS = 900.0  # for a process to start, with its imports, before it counts as hanging
 MIN_FREE_SHARE = 0.5  # of a device's memory, for a standby to start
-SHORTEST_REPORTED_WAIT = 0.1  # seconds
 
 
 class SharedProcessReady(msgspec.Struct, tag=True):
@@ -140,10 +138,7 @@ class SharedProcess:
                 self.end()
                 raise RuntimeError("a process for many tests collects others than its worker")
             self._is_ready, self._free_share = True, message.free_share
-        seconds = time.monotonic() - begun
-        if seconds > SHORTEST_REPORTED_WAIT:
-            os.write(2, f"{WAITED_PHRASE} for {seconds:.1f} s\n".encode())  # into the worker's log
-        return seconds
+        return time.monotonic() - begun
 
     def run(self, request: bytes, files: TestFiles) -> SideResult:
         """Run a request in a process that is ready, whatever it does to it."""

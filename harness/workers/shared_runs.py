@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -32,6 +33,8 @@ from harness.workers.messages import SETTINGS_VARIABLE, WorkerSettings
 from harness.workers.shared_process import SharedProcess, SharedRun, TestServer
 
 STARTED = b"started"  # a supervisor's first line, once its process has imported the release
+WAITED_PHRASE = "unfix: a test waited for its process"
+SHORTEST_REPORTED_WAIT = 0.1  # seconds
 
 
 class ImportedModules:
@@ -138,7 +141,7 @@ class SharedRuns:
     def _run_once(self, request: Any) -> SideResult:
         session = self._session
         if self.starts_processes:
-            request = session.wait_for_process(request, self._process.wait_until_ready)
+            request = session.wait_for_process(request, self._wait_for_process)
         else:
             self._process.wait_until_ready()
         side = self._process.run(msgspec.json.encode(request), session.make_run(request).files)
@@ -147,6 +150,12 @@ class SharedRuns:
         else:
             import_modules(self._process.imported)  # so that no later fork has to
         return side
+
+    def _wait_for_process(self) -> float:
+        seconds = self._process.wait_until_ready()
+        if seconds > SHORTEST_REPORTED_WAIT:
+            os.write(2, f"{WAITED_PHRASE} for {seconds:.1f} s\n".encode())  # into the worker's log
+        return seconds
 
     def _fork_process(self) -> tuple[ProcessHandle, PipeEnd]:
         def serve(pipe: PipeEnd) -> None:

@@ -32,6 +32,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITCallable, JITFunction, create_function_from_signature
 
+from harness.core.preparation import announce_preparation
 from harness.kernels.triton.symbolic_int import SymbolicInt
 from harness.patching import jit_kernels
 
@@ -247,14 +248,26 @@ def run_launches_with(
 # Compiling kernels for a GPU
 
 
+def announce_calls(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Announce each call as preparation: it is no part of what a test takes."""
+
+    @functools.wraps(function)
+    def call_announced(*args: Any, **options: Any) -> Any:
+        with announce_preparation():
+            return function(*args, **options)
+
+    return call_announced
+
+
 def hook_compiler(
     choose_change: Callable[[], ChangeModule | None],
     trace_source: Callable[[Any, Callable[[], Any]], Any],
 ) -> None:
     """Hook into every compilation for CUDA; a second call changes nothing.
 
-    `choose_change` says what is done to the module behind the backend's first stage. `trace_source`
-    gets a source and the function that traces it, and returns the module.
+    Each part of it is announced as preparation. `choose_change` says what is done to the module
+    behind the backend's first stage. `trace_source` gets a source and the function that traces it,
+    and returns the module.
     """
     before = CUDABackend.add_stages
     if getattr(before, "by_unfix", False):
@@ -264,15 +277,17 @@ def hook_compiler(
     def add_stages(backend: Any, stages: dict[str, Any], *args: Any, **options: Any) -> None:
         before(backend, stages, *args, **options)
         change = choose_change()
-        if change is None or "ttir" not in stages:
-            return
-        first = stages["ttir"]
-        stages["ttir"] = lambda module, metadata: change(first(module, metadata), metadata)
+        if change is not None and "ttir" in stages:
+            first = stages["ttir"]
+            stages["ttir"] = lambda module, metadata: change(first(module, metadata), metadata)
+        for name, stage in stages.items():
+            stages[name] = announce_calls(stage)
 
     add_stages.by_unfix = True  # type: ignore[attr-defined]
     CUDABackend.add_stages = add_stages
     original_make_ir = ASTSource.make_ir
 
+    @announce_calls
     def make_ir(source: Any, *args: Any, **options: Any) -> Any:
         return trace_source(source, lambda: original_make_ir(source, *args, **options))
 

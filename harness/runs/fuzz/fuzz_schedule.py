@@ -49,6 +49,7 @@ class FuzzTestState:
         self.test_result.examples += slice_result.examples
         self.test_result.exhausted |= slice_result.exhausted
         self.test_result.stand_ins = add_counts(self.test_result.stand_ins, slice_result.stand_ins)
+        self.test_result.compile_seconds += slice_result.compile_seconds
         self.charge_time(slice_result.seconds)
 
     def charge_time(self, seconds: float) -> None:

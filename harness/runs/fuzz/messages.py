@@ -89,6 +89,7 @@ class TimeSliceResult(msgspec.Struct):
     failures: list[FoundFailure]
     exhausted: bool = False  # no further example is possible
     stand_ins: dict[str, int] = {}  # of the virtual GPU: how often each computed
+    compile_seconds: float = 0.0  # of its seconds: for kernels
     problem: str = ""  # the reason why the run cannot go on, such as a full disk
 
 

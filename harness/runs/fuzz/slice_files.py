@@ -83,6 +83,7 @@ class SliceFiles:
             second.covered_lines = {file: sorted(lines) for file, lines in covered.items()}
             second.examples += first.examples
             second.seconds += first.seconds
+            second.compile_seconds += first.compile_seconds
             for label, value in first.targets.items():
                 second.targets[label] = max(value, second.targets.get(label, value))
             second.known_failure_counts = add_counts(

@@ -215,6 +215,7 @@ class TimeSliceRun:
                 failures=list(self.failures.values()),
                 exhausted=self.exhausted,
                 stand_ins=side.stand_ins,
+                compile_seconds=side.compile_seconds,
                 problem=self.problem,
             ),
         )

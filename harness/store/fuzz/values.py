@@ -66,6 +66,7 @@ class FuzzTestResult(msgspec.Struct):
     left_out: str = ""
     exhausted: bool = False
     stand_ins: dict[str, int] = {}
+    compile_seconds: float = 0.0  # of its seconds: for kernels
 
 
 class FileCoverage(msgspec.Struct):

@@ -113,6 +113,7 @@ class SideResult(msgspec.Struct):
     blob: str = ""  # the repeated example, as Hypothesis encodes it
     stand_ins: dict[str, int] = {}  # of the virtual GPU: how often each computed
     again: list[SideRepetition] = []
+    compile_seconds: float = 0.0  # of its seconds: for kernels, which later runs find compiled
 
     @property
     def total_seconds(self) -> float:

@@ -1,0 +1,68 @@
+"""What Triton compiles for a GPU is announced as preparation: it is no part of a test's time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import triton
+import triton.language as tl
+from triton.compiler.compiler import ASTSource, GPUTarget
+
+from harness.core import child_process, preparation
+from harness.kernels.gpu import compiler_hooks
+from harness.runs.mutate import fault_attempt
+
+HOPPER = GPUTarget("cuda", 90, 32)
+
+
+@triton.jit
+def copy_row(source, target, count, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(target + at, tl.load(source + at, at < count), at < count)
+
+
+def compile_for_card(block: int) -> None:
+    signature = {"source": "*i32", "target": "*i32", "count": "i32", "BLOCK": "constexpr"}
+    triton.compile(ASTSource(copy_row, signature, {(3,): block}, {}), target=HOPPER)
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    compiler_hooks.install_compiler_hooks()
+
+
+def test_a_compilation_is_measured_and_a_kernel_from_the_disk_takes_no_time() -> None:
+    compile_for_card(16)  # a process's first compilation reads Triton itself, for the cache's keys
+    begun = time.monotonic()
+    with preparation.measure_preparations() as seconds:
+        compile_for_card(32)
+    took = time.monotonic() - begun
+    assert 0.5 * took < sum(seconds) <= took
+    with preparation.measure_preparations() as seconds:
+        compile_for_card(32)
+    assert seconds == []
+
+
+def test_a_guard_is_not_too_slow_because_its_faulty_kernel_is_compiled() -> None:
+    """Of a fault in a kernel each guard compiles it anew: the others found theirs on the disk."""
+
+    def compile_slowly() -> str:
+        make_ptx = triton.backends.nvidia.compiler.CUDABackend.make_ptx
+
+        def wait_and_make(*args: object) -> object:
+            time.sleep(1.0)
+            return make_ptx(*args)
+
+        triton.backends.nvidia.compiler.CUDABackend.make_ptx = wait_and_make
+        with fault_attempt._limit_time(0.5):
+            compile_for_card(64)
+        return f"{os.getpid()} goes on"
+
+    child = child_process.fork_process(compile_slowly)
+    assert child.reap() != -signal.SIGALRM
+    assert child_process.call_in_fork(compile_slowly).endswith("goes on")
