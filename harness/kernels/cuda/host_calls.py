@@ -142,7 +142,6 @@ class HostCalls:
                 stack[-1].allocations,
                 find_living_allocation,
                 raw.cluster.as_tuple(),
-                bool(raw.is_cooperative),
                 raw.max_shared_bytes,
             )
             code = raw.fatbin, get_device_code()

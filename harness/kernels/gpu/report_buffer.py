@@ -8,6 +8,7 @@ Example: with 768 tables of 128 sites and 4 records of 64 bytes, the records tak
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
 MAX_KERNELS = 768
 _KERNEL_RECORDS_BYTES = MAX_SITES * RECORDS_PER_SITE * RECORD_BYTES
 _ALREADY_READ = 2
-_RECORD_DTYPE = np.dtype(
+RECORD_DTYPE = np.dtype(
     {
         "names": "written sides launch address word site x y z thread left right".split(),
         "formats": "<u4 <u4 <i8 <u8 <u4 <u4 <u4 <u4 <u4 <u4 <i8 <i8".split(),
@@ -51,6 +52,22 @@ class DeviceReport:
     block_sides: tuple[int, int] = (1, 1)
 
 
+def read_record(record: Any, table: int) -> DeviceReport:
+    """Read one record (of RECORD_DTYPE) of a kernel's table."""
+
+    def read_fields(*names: str) -> tuple[int, ...]:
+        return tuple(int(record[name]) for name in names)
+
+    x, y, z = read_fields("x", "y", "z")
+    left, right = read_fields("left", "right")
+    thread, sides = read_fields("thread", "sides")
+    launch, address, word, site = read_fields("launch", "address", "word", "site")
+    program, block_sides = (x, y, z), (sides & 0xFFFF, sides >> 16)
+    return DeviceReport(
+        launch, address, word, site, table, program, (left, right), thread, block_sides
+    )
+
+
 class ReportBuffer:
     """The reports of one device; to be made outside a capture."""
 
@@ -70,7 +87,7 @@ class ReportBuffer:
         self._bell_view = self._bell.numpy()
         self._record_view = (
             self._records.numpy()
-            .view(_RECORD_DTYPE)
+            .view(RECORD_DTYPE)
             .reshape(MAX_KERNELS, MAX_SITES * RECORDS_PER_SITE)
         )
         self._tables_used = 0
@@ -99,21 +116,7 @@ class ReportBuffer:
         read = self._record_view[: self._tables_used]
         reports = []
         for position in np.argwhere(read["written"] == 1):
-            record = read[tuple(position)]
-            program = (int(record["x"]), int(record["y"]), int(record["z"]))
-            reports.append(
-                DeviceReport(
-                    int(record["launch"]),
-                    int(record["address"]),
-                    int(record["word"]),
-                    int(record["site"]),
-                    int(position[0]),
-                    program,
-                    (int(record["left"]), int(record["right"])),
-                    int(record["thread"]),
-                    (int(record["sides"]) & 0xFFFF, int(record["sides"]) >> 16),
-                )
-            )
+            reports.append(read_record(read[tuple(position)], int(position[0])))
             read["written"][tuple(position)] = _ALREADY_READ
         return reports
 

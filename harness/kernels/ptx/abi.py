@@ -165,7 +165,6 @@ class PtxViolationKind(IntEnum):
     TRAP = 12
     DIVERGENT_BARRIER = 13
     DEADLOCK = 14
-    ENDLESS_WAIT = 15
     COPY_IN_PROGRESS = 16
     COPY_WITHOUT_BARRIER = 17
     MISSING_LANES = 18

@@ -81,10 +81,6 @@ class InstrumentedKernel:
         """The size of the parameter that the checks add."""
         return CHECK_HEADER + ENTRY_BYTES * len(self.entries)
 
-    @property
-    def accesses(self) -> int:
-        return len(self.sites) + sum(self.unchecked.values())
-
 
 def write_kernels(file: Path, kernels: dict[str, InstrumentedKernel]) -> None:
     write_atomically(file, json.dumps([asdict(value) for value in kernels.values()]))

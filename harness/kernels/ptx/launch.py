@@ -59,6 +59,5 @@ class CudaLaunch:
     # Any other living allocation by an address in it: workspaces, targets of a table of pointers.
     find_allocation: Callable[[int], Allocation | None]
     cluster: Dimensions = (1, 1, 1)
-    is_cooperative: bool = False
     max_shared_bytes: int = 0  # of dynamic shared memory, by cudaFuncSetAttribute; 0: never set
     chosen_blocks: tuple[Dimensions, ...] = ()  # the only ones that run; all without any

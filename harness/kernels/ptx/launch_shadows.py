@@ -5,6 +5,7 @@ Nothing is cleared between launches: an entry's epoch says which launch it is fr
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -44,14 +45,9 @@ class ShadowPool:
         return writers, readers
 
 
-_pool: ShadowPool | None = None
-
-
+@functools.cache
 def get_pool() -> ShadowPool:
-    global _pool
-    if _pool is None:
-        _pool = ShadowPool()
-    return _pool
+    return ShadowPool()
 
 
 class LaunchShadows:

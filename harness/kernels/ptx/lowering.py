@@ -60,7 +60,6 @@ _WITHOUT_EFFECT = frozenset(
 class LoweredPtx:
     """A kernel in LLVM's assembly, with what a launch has to know about it."""
 
-    name: str
     text: str
     sites: tuple[PtxSite, ...]
     variables: tuple[PlacedVariable, ...]  # region `place + 1` is that of variable `place`
@@ -134,7 +133,6 @@ class PtxLowering:
         text += build_matrix_helpers(text)
         global_sizes, shared_sizes = self._collect_access_sizes()
         return LoweredPtx(
-            self._kernel.name,
             text + select_helpers(text) + select_called_helpers(text) + declare_externals(text),
             tuple(code.sites),
             self._variables,

@@ -14,12 +14,10 @@ from harness.kernels.cuda.card_reports import CardLaunch
 from harness.kernels.gpu.report_assembly import (
     KERNEL_TABLE_BYTES,
     MAX_SITES,
-    RECORD_BYTES,
     RECORDS_PER_SITE,
     KernelTable,
-    RecordField,
 )
-from harness.kernels.gpu.report_buffer import DeviceReport
+from harness.kernels.gpu.report_buffer import RECORD_DTYPE, DeviceReport, read_record
 from harness.kernels.gpu.shadow_entries import SLOTS_PER_TABLE, ShadowTable
 from harness.kernels.ptx.check_values import make_checked_parameters
 from harness.kernels.ptx.executor import load_module
@@ -41,7 +39,7 @@ class ReportMemory:
         self.launch_number = np.full(1, 9, np.int64)
         self.shadows = np.zeros(len(ShadowTable) * SLOTS_PER_TABLE, np.int64)  # touched pages alone
         self.table = np.zeros(KERNEL_TABLE_BYTES // 8, np.int64)
-        self.records = np.zeros((MAX_SITES * RECORDS_PER_SITE, RECORD_BYTES), np.uint8)
+        self.records = np.zeros(MAX_SITES * RECORDS_PER_SITE, RECORD_DTYPE)
         self.bell = np.zeros(1, np.int32)
         self.table[KernelTable.RECORDS // 8] = self.records.ctypes.data
         self.table[KernelTable.BELL // 8] = self.bell.ctypes.data
@@ -57,26 +55,7 @@ class ReportMemory:
         return self.launch_number.ctypes.data, self.shadows.ctypes.data
 
     def read(self) -> list[DeviceReport]:
-        return [_read_record(one) for one in self.records if one[RecordField.WRITTEN]]
-
-
-def _read_record(record: Any) -> DeviceReport:
-    def number(field: RecordField, kind: type = np.uint32) -> int:
-        size = np.dtype(kind).itemsize
-        return int(record[field : field + size].view(kind)[0])
-
-    sides = number(RecordField.SIDES)
-    return DeviceReport(
-        number(RecordField.LAUNCH, np.int64),
-        number(RecordField.ADDRESS, np.uint64),
-        number(RecordField.WORD),
-        number(RecordField.SITE),
-        0,
-        (number(RecordField.X), number(RecordField.Y), number(RecordField.Z)),
-        (number(RecordField.LEFT, np.int64), number(RecordField.RIGHT, np.int64)),
-        number(RecordField.THREAD),
-        (sides & 0xFFFF, sides >> 16),
-    )
+        return [read_record(record, 0) for record in self.records if record["written"]]
 
 
 def launch_with_checks(
