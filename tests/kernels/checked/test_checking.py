@@ -175,6 +175,12 @@ def test_an_access_rule_excludes_the_next_programs_row() -> None:
         ):
             copy[(2,)](make_numbers(24), rows, 24, 0, BLOCK=16)
         session.discard_errors()
+        session.allow(rows, write=lambda x, y, z: ... if x < 2 else None)
+        with pytest.raises(
+            AccessRuleViolation, match=r"target\[2, 0\], outside of what program \(2"
+        ):
+            copy[(3,)](make_numbers(24), rows, 24, 0, BLOCK=8)
+        session.discard_errors()
 
 
 def test_a_rule_for_an_argument_gets_the_launch_and_ends_with_it() -> None:
@@ -272,6 +278,12 @@ def test_named_programs_of_a_huge_grid_over_a_huge_tensor() -> None:
         with pytest.raises(ValueError, match="has no program"):
             by_row[(rows,)](target, 4)
     assert [int(target[row, 0]) for row in (0, 1, rows - 2, rows - 1)] == [1, 0, 0, 1]
+
+
+def test_a_named_program_is_reported_by_its_place_in_the_grid() -> None:
+    with pytest.raises(OutOfBounds, match=r"program \(2, 0, 0\)"), check_on_cpu() as session:
+        session.run_only("copy", [(1,), (2,)])
+        copy[(3,)](make_numbers(20), make_numbers(24), 24, 0, BLOCK=8)
 
 
 def test_a_virtual_tensor_takes_the_memory_that_is_touched() -> None:
