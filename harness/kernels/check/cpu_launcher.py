@@ -35,13 +35,9 @@ from harness.kernels.check.tracked_memory import (
 )
 from harness.kernels.check.violation_report import ViolationReport
 from harness.kernels.check.violations import UncheckableKernel, Violation
-from harness.kernels.cpu.abi import (
-    LaunchField,
-    RegionField,
-    ReportField,
-    UndefinedResult,
-)
+from harness.kernels.cpu.abi import LaunchField, RegionField, ReportField, UndefinedResult
 from harness.kernels.cpu.lowering import LoweredKernel
+from harness.kernels.cpu.number_formats import encode_number
 from harness.kernels.gpu.kernel_summaries import find_place
 from harness.kernels.ir.graph import FileLine, KernelGraph, ValueType
 from harness.kernels.triton import (
@@ -231,50 +227,38 @@ class CpuLauncher:
         watched_sites = bytes(site.source.line_key in watched for site in lowered.sites)
         states = self._options.make_report_states(len(lowered.sites), self._launches.ignores_races)
         extents = np.zeros(len(lowered.sites), dtype=np.int64)
-        context = process.context
-        context[:] = [
-            *launch.grid,
-            _address_of_bytes(chosen_programs) if chosen else 0,
-            program_count,
-            process.reserve_scratch(lowered.scratch_size + 64),
-            process.reports.ctypes.data,
-            _address_of_bytes(arguments),
-            _address_of_bytes(regions),
-            _address_of_bytes(storages),
-            len(tables.storage_regions) // len(RegionField),
-            process.next_program,
-            0,
-            process.overflows.ctypes.data,
-            0,
-            0,
-            process.reserve_ran_flags(len(lowered.block_lines)),
-            _address_of_bytes(watched_sites) if self.watched_lines is not None else 0,
-            process.program_order.log_address if lowered.uses_atomic_results else 0,
-            0,
-            lowered.uses_atomic_results and not lowered.has_unseen_synchronization,
-            process.program_order.query_address,
-            *[0] * 5,
-            self._options.max_reports,
-            states.ctypes.data,
-            extents.ctypes.data if self.measures_extents else 0,
-        ]
+        fields = {
+            LaunchField.GRID_X: launch.grid[0],
+            LaunchField.GRID_Y: launch.grid[1],
+            LaunchField.GRID_Z: launch.grid[2],
+            LaunchField.CHOSEN_PROGRAMS: _address_of_bytes(chosen_programs) if chosen else 0,
+            LaunchField.PROGRAM_COUNT: program_count,
+            LaunchField.SCRATCH: process.reserve_scratch(lowered.scratch_size + 64),
+            LaunchField.REPORTS: process.reports.ctypes.data,
+            LaunchField.ARGUMENTS: _address_of_bytes(arguments),
+            LaunchField.REGIONS: _address_of_bytes(regions),
+            LaunchField.STORAGES: _address_of_bytes(storages),
+            LaunchField.STORAGE_COUNT: len(tables.storage_regions) // len(RegionField),
+            LaunchField.FIRST_PROGRAM: process.next_program,
+            LaunchField.OVERFLOWS: process.overflows.ctypes.data,
+            LaunchField.RAN_FLAGS: process.reserve_ran_flags(len(lowered.block_lines)),
+            LaunchField.REPORT_LIMIT: self._options.max_reports,
+            LaunchField.REPORT_STATES: states.ctypes.data,
+            LaunchField.ORDER_QUERY: process.program_order.query_address,
+        }
+        if self.watched_lines is not None:
+            fields[LaunchField.WATCHED_SITES] = _address_of_bytes(watched_sites)
+        if self.measures_extents:
+            fields[LaunchField.EXTENTS] = extents.ctypes.data
         if lowered.uses_atomic_results:
+            fields[LaunchField.ATOMIC_LOG] = process.program_order.log_address
+            fields[LaunchField.READS_RACE] = not lowered.has_unseen_synchronization
             process.program_order.begin_launch(lowered.sites, process.next_program, program_count)
+        context = process.context
+        context[:] = [fields.get(field, 0) for field in range(len(LaunchField))]  # type: ignore[call-overload]
         process.next_program += program_count + 1
-        is_tracing, is_recording = sys.gettrace() is not None, recorded_reach.is_recording()
-        if is_tracing or is_recording:
-            process.ran_flags[:] = 0
-        program.launch(ctypes.addressof(context))
-        if is_tracing or is_recording:
-            lines = [
-                line
-                for block, ran in zip(lowered.block_lines, process.ran_flags, strict=False)
-                for line in (block if ran else ())
-            ]
-            if is_recording:
-                recorded_reach.record_reach(kernel, lines)
-            if is_tracing:
-                line_tracing.trace_lines(lines)
+        with self._observe_lines(kernel, lowered):
+            program.launch(ctypes.addressof(context))
         if self.measures_extents:
             self.report_extents(lowered, extents.tolist())
         read_report = self._make_report_reader(launch, lowered, spans, tables, get_program)
@@ -286,6 +270,25 @@ class CpuLauncher:
             what = UndefinedResult(int(context[LaunchField.UNDEFINED_RESULT])).description
             raise UncheckableKernel(f"{launch.kernel}: {what}")
         return [error for error in errors if isinstance(error, Violation)]
+
+    @contextlib.contextmanager
+    def _observe_lines(self, kernel: Any, lowered: LoweredKernel) -> Iterator[None]:
+        """Trace and record the lines that a launch runs, if a tracer or a record wants them."""
+        is_tracing, is_recording = sys.gettrace() is not None, recorded_reach.is_recording()
+        if not is_tracing and not is_recording:
+            yield
+            return
+        self._state.ran_flags[:] = 0
+        yield
+        lines = [
+            line
+            for block, ran in zip(lowered.block_lines, self._state.ran_flags, strict=False)
+            for line in (block if ran else ())
+        ]
+        if is_recording:
+            recorded_reach.record_reach(kernel, lines)
+        if is_tracing:
+            line_tracing.trace_lines(lines)
 
     def report_extents(self, lowered: LoweredKernel, extents: list[int]) -> None:
         """Receive for each site the largest 32-bit integer on the way into its addresses."""
@@ -379,12 +382,9 @@ def _address_of_bytes(packed: bytes) -> int:
 def _encode_value(value: Any, element: str) -> int:
     if element[0] == "i" or element.startswith("ptr<"):
         return int(value) & _UINT64_MASK
-    form = {"f16": "<e", "f32": "<f", "f64": "<d"}.get(element)
-    if element == "bf16":
-        return struct.unpack("<I", struct.pack("<f", float(value)))[0] >> 16  # type: ignore[no-any-return]
-    if form is None:
+    if element not in ("f16", "bf16", "f32", "f64"):
         raise UncheckableKernel(f"an argument of type {element}")
-    return int.from_bytes(struct.pack(form, float(value)), "little")
+    return encode_number(float(value), element)
 
 
 def _describe_error(error: Exception) -> str:

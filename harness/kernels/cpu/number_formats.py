@@ -81,18 +81,15 @@ def format_literal(text: str, element: str) -> str:
         return str(int(text, 0))
     if text.startswith("0x"):
         return _format_bits(int(text, 16), element)
-    return _format_bits(_encode_number(float(text), element), element)
+    return _format_bits(encode_number(float(text), element), element)
 
 
-def _encode_number(value: float, element: str) -> int:
-    if element == "f64":
-        return int(struct.unpack("<Q", struct.pack("<d", value))[0])
-    if element == "f32":
-        return int(struct.unpack("<I", struct.pack("<f", value))[0])
-    if element == "f16":
-        return int(struct.unpack("<H", struct.pack("<e", value))[0])
-    if element == "bf16":
-        return int(struct.unpack("<I", struct.pack("<f", value))[0]) >> 16
+def encode_number(value: float, element: str) -> int:
+    """Return the bits of a number; those that bfloat16 has no room for are cut off."""
+    form = {"f16": "<e", "f32": "<f", "bf16": "<f", "f64": "<d"}.get(element)
+    if form is not None:
+        bits = int.from_bytes(struct.pack(form, value), "little")
+        return bits >> 16 if element == "bf16" else bits
     codes = [code for code in range(256) if _decode_float8(code, element) == value]
     if not codes:
         raise UnsupportedOnCpu(f"a constant of {triton_type_name(element)}: {value}")

@@ -95,8 +95,10 @@ BITS: dict[str, Any] = {
 }
 
 
-@few
-@given(st.sampled_from(sorted(BITS)), st.sampled_from((32, 64)), seeds)
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("name", BITS)
+@settings(max_examples=4, deadline=None)
+@given(seed=seeds)
 def test_bits_are_counted(name: str, bits: int, seed: int) -> None:
     dtype = torch.int32 if bits == 32 else torch.int64
     ends = torch.iinfo(dtype)
@@ -110,16 +112,19 @@ def test_bits_are_counted(name: str, bits: int, seed: int) -> None:
     ]
 
 
-@few
-@given(st.sampled_from(("isnan", "isinf", "signbit")), st.sampled_from(sorted(FLOATS)), seeds)
+@pytest.mark.parametrize("kind", FLOATS)
+@pytest.mark.parametrize("name", ["isnan", "isinf", "signbit"])
+@settings(max_examples=4, deadline=None)
+@given(seed=seeds)
 def test_nan_infinity_and_sign_are_recognized(name: str, kind: str, seed: int) -> None:
     x, out = make_random(seed, FLOATS[kind]), torch.empty(N, dtype=torch.int32)
     launch_checked(count_bits, (1,), x, out, OP=name, N=N)
     assert (out != 0).tolist() == getattr(np, name)(x.numpy()).tolist()
 
 
-@few
-@given(st.sampled_from(("add", "sub", "mul", "div")), st.booleans(), seeds)
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div"])
+@settings(max_examples=6, deadline=None)
+@given(turned=st.booleans(), seed=seeds)
 def test_instructions_that_round_to_the_nearest(name: str, turned: bool, seed: int) -> None:
     x, y = make_random(seed, torch.float32), make_random(seed + 1, torch.float32)
     out = torch.empty_like(x)
