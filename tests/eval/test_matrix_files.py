@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import functools
-import sys
 from pathlib import Path
 
 import pytest
-from calling import PATIENCE_SECONDS, run_program
+from fixture_types import Output, Patch
 
+from harness.cli import main
 from harness.cli.command_parser import CommandParser
 from harness.cli.eval import command, execution
 from harness.core import paths
@@ -306,15 +306,14 @@ def test_a_matrix_is_put_under_check_and_left_without_faults_by_words(tmp_path: 
         (["--against", "yesterday"], "--against yesterday is neither a release"),
     ],
 )
-def test_a_bad_call_is_refused_at_once(tmp_path: Path, words: list[str], message: str) -> None:
+def test_a_bad_call_is_refused_at_once(
+    tmp_path: Path, monkeypatch: Patch, capsys: Output, words: list[str], message: str
+) -> None:
     (tmp_path / "bad.yaml").write_text(write_matrix(ONE, ONE))
     (tmp_path / "good.yaml").write_text(write_matrix(ONE))
-    command = [sys.executable, "-m", "harness", "eval", "--device", "cpu", *words]
-    environment = {"PYTHONPATH": str(paths.project_folder()), "PATH": "/usr/bin:/bin"}
-    done = run_program(command, cwd=tmp_path, env=environment, timeout=PATIENCE_SECONDS)
-    assert done.returncode == 2, done.stderr
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    monkeypatch.chdir(tmp_path)
+    assert main.main(["eval", "--device", "cpu", *words]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_only_toggles_between_two_means_the_same_release_and_load_too() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from calling import PATIENCE_SECONDS, is_alive, run_program, start_program, wait_until
+from calling import PATIENCE_SECONDS, is_alive, start_program, wait_until
 from faked import MODULE, PYTHON, FakeServers, ended_at_exit, read_pids
 from fixture_types import Patch
 
@@ -104,11 +104,6 @@ def test_a_model_that_is_not_there() -> None:
         NotReadyError, match=r"no model is called lama: there are .*llama.*or give a fol"
     ):
         model_folders.find_model_folder("lama")
-    command = [sys.executable, "-m", "harness", "eval", "--model", "lama"]
-    done = run_program(command, cwd=paths.project_folder())
-    assert done.returncode == 3
-    assert "no model is called lama: there are" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_port_that_is_in_use_is_not_given() -> None:

@@ -6,6 +6,7 @@ already. Any other action, and any expression that is not understood, is an erro
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -52,6 +53,11 @@ class WorkflowRunner:
         variables: dict[str, str],
     ) -> None:
         has_failed = False
+        # A step that is left out has no outputs; one that is not there is an error.
+        texts = json.dumps(steps)
+        for name, output in re.findall(r"steps\.([\w-]+)\.outputs\.([\w-]+)", texts):
+            assert name in {step.get("id") for step in steps}, name
+            values.setdefault(f"steps.{name}.outputs.{output}", "")
         for step in steps:
             condition = str(step.get("if", "success()"))
             if not _is_true(condition, values) or (has_failed and "always()" not in condition):
@@ -137,7 +143,7 @@ class WorkflowRunner:
 
 def _fill_all(texts: Mapping[str, Any], values: Mapping[str, str]) -> dict[str, str]:
     return {
-        name: EXPRESSION.sub(lambda found: _find_value(found[1], values), _write_value(text))
+        name: EXPRESSION.sub(lambda found: values[found[1]], _write_value(text))
         for name, text in texts.items()
     }
 
@@ -146,18 +152,12 @@ def _write_value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _find_value(word: str, values: Mapping[str, str]) -> str:
-    if word.startswith("steps."):
-        return values.get(word, "")  # of a step that was left out
-    return values[word]
-
-
 def _is_true(condition: str, values: Mapping[str, str]) -> bool:
     """Evaluate `a == 'x' && b != 'y'`, `always()` and `success()`."""
     for part in condition.split("&&"):
         if part.strip() in ("always()", "success()"):
             continue
         left, sign, right = part.split()
-        if (_find_value(left, values) == right.strip("'")) is not (sign == "=="):
+        if (values[left] == right.strip("'")) is not (sign == "=="):
             return False
     return True

@@ -19,6 +19,7 @@ from harness.core.child_process import call_in_fork, fork_process
 from harness.core.errors import NotReadyError, UnfixError
 from harness.store import writer_process
 from harness.store.database import Store
+from harness.store.fuzz.values import FuzzRun
 from harness.store.prove.joined_runs import join_runs
 from harness.store.prove.values import (
     CellResult,
@@ -207,6 +208,23 @@ def test_stores_merge_and_what_is_further_along_stays(tmp_path: Path) -> None:
     assert [c.verdict for c in there.prove.get(make_run().id).cells] == [CellVerdict.PROVEN]
     with pytest.raises(UnfixError, match="no store"):
         here.merge(tmp_path / "c")
+
+
+def test_an_unfinished_run_is_taken_in_again_and_a_finished_one_stays(tmp_path: Path) -> None:
+    def save(store: Store, status: str, *problems: str) -> None:
+        started = "2026-01-01T00:00:00+00:00"
+        store.fuzz.save(FuzzRun("fuzz-1", started, status=status, problems=list(problems)))
+
+    here, there = Store(tmp_path / "here"), Store(tmp_path / "there")
+    for store, status, found in (
+        (there, "running", []),
+        (there, "stopped", ["it grew"]),
+        (here, "finished", []),
+    ):
+        save(store, status, *found)
+        here.merge(there.file)
+        (run,) = here.fuzz.list_runs()
+        assert (run.status, run.problems) == (status, found)
 
 
 def test_runs_together_keep_the_later_verdict() -> None:

@@ -2,11 +2,9 @@
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
 
 import pytest
@@ -170,24 +168,6 @@ def test_expects_to_fail_when_fixed(request):
     raise AssertionError("always")
 
 
-def test_sleeps_when_buggy():
-    if not is_right():
-        time.sleep(600)
-
-
-def test_takes_all_memory_when_buggy():
-    if not is_right():
-        kept = []
-        while True:
-            kept.append(bytearray(os.urandom(1) * (16 << 20)))
-            time.sleep(0.01)
-
-
-def test_exits_in_the_middle():
-    is_right()
-    os._exit(0)
-
-
 def test_exits_in_the_middle_when_buggy():
     if not is_right():
         os._exit(0)
@@ -203,16 +183,6 @@ def test_exits_by_name(request):
     is_right()
     if "buggy" in request.node.name:
         os.abort()
-
-
-def test_crashes():
-    is_right()
-    os.kill(os.getpid(), signal.SIGSEGV)
-
-
-def test_raises_no_assertion_when_buggy():
-    if not is_right():
-        raise RuntimeError("not an assertion")
 
 
 def test_has_a_name_error_when_buggy():
