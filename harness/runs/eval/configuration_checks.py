@@ -71,29 +71,35 @@ def check_matrix(matrix: MatrixFile) -> None:
 def _check_configuration(
     configuration: EvaluationConfiguration, matrix: MatrixFile, index: int
 ) -> None:
-    one, name, steps = configuration, configuration.name, ("configurations", index)
+    name, steps = configuration.name, ("configurations", index)
     if not _NAME_PATTERN.fullmatch(name):
         text = f"{name!r} is no name: letters, digits, dots, dashes"
         raise MatrixError(text, *steps, "name")
-    for key, count in (("items", one.items), ("concurrency", one.concurrency)):
+    for key, count in (("items", configuration.items), ("concurrency", configuration.concurrency)):
         if count < 0:
             raise MatrixError(f"{name}: {key} is {count}, less than none", *steps, key)
-    if not (one.tasks or matrix.tasks):
+    if not (configuration.tasks or matrix.tasks):
         raise MatrixError(f"{name} has no tasks", *steps)
-    _check_arguments(name, one.serve, *steps, "serve")
-    if one.engine not in ("sglang", TRANSFORMERS_ENGINE):
-        raise MatrixError(f"{name}: no engine is called {one.engine}", *steps, "engine")
-    of_sglang = one.serve or one.revert or one.enable or one.stand_ins or one.draft
-    if one.engine == TRANSFORMERS_ENGINE and of_sglang:
+    _check_arguments(name, configuration.serve, *steps, "serve")
+    if configuration.engine not in ("sglang", TRANSFORMERS_ENGINE):
+        raise MatrixError(f"{name}: no engine is called {configuration.engine}", *steps, "engine")
+    of_sglang = (
+        configuration.serve
+        or configuration.revert
+        or configuration.enable
+        or configuration.stand_ins
+        or configuration.draft
+    )
+    if configuration.engine == TRANSFORMERS_ENGINE and of_sglang:
         raise MatrixError(f"{name}: plain transformers takes a model, and no SGLang key", *steps)
-    for stand_in in one.stand_ins:
+    for stand_in in configuration.stand_ins:
         if stand_in not in adaptations.DESCRIPTIONS:
             known = ", ".join(sorted(adaptations.DESCRIPTIONS))
             text = f"{name}: no stand-in is called {stand_in}; there are {known}"
             raise MatrixError(text, *steps, "stand-ins")
-    for key, base_name in (("like", one.like), ("against", one.against)):
+    for key, base_name in (("like", configuration.like), ("against", configuration.against)):
         if base_name:
-            _check_base(one, base_name, matrix, *steps, key)
+            _check_base(configuration, base_name, matrix, *steps, key)
 
 
 def _check_base(
@@ -135,13 +141,13 @@ def _check_fault(fault: FaultPlacement, matrix: MatrixFile, index: int) -> None:
     if not fault.where:
         raise MatrixError(f"{fault.toggle} is planted in no configuration", *steps, "in")
     for name in fault.where:
-        one = next((one for one in matrix.configurations if one.name == name), None)
+        configuration = next((each for each in matrix.configurations if each.name == name), None)
         problem = ""
-        if one is None:
+        if configuration is None:
             problem = f"is planted in {name}, which is not there"
-        elif one.engine == TRANSFORMERS_ENGINE:
+        elif configuration.engine == TRANSFORMERS_ENGINE:
             problem = f"is planted in {name}, which is not SGLang"
-        elif set(fault.tasks) - set(one.tasks or matrix.tasks):
+        elif set(fault.tasks) - set(configuration.tasks or matrix.tasks):
             problem = f"has tasks that {name} does not have"
         if problem:
             raise MatrixError(f"{fault.toggle} {problem}", *steps)

@@ -134,19 +134,24 @@ class EvaluationComparer:
             verdict = ComparisonVerdict.CANNOT_TELL
             return ComparisonResult(*names, task, verdict, f"{verdict}: {error}")
 
+    def _find_unplanted(self, served: ServedConfiguration) -> EvaluationConfiguration | None:
+        """Find the configuration of the matrix that was served; None for one with a fault."""
+        listed = self.matrix.configurations
+        return next((each for each in listed if each.name == served.name), None)
+
     def _is_right_about_nothing(
         self, base: ServedConfiguration, candidate: ServedConfiguration
     ) -> bool:
         """Return whether neither knows an answer, though its weights were trained for some."""
-        one = next((one for one in self.matrix.configurations if one.name == base.name), None)
-        has_random_weights = one is not None and RANDOM_WEIGHTS in one.stand_ins
-        answers = [*base.answers, *candidate.answers]
-        return not has_random_weights and all(answer.right is False for answer in answers)
+        configuration = self._find_unplanted(base)
+        if configuration is not None and RANDOM_WEIGHTS in configuration.stand_ins:
+            return False
+        return all(answer.right is False for answer in [*base.answers, *candidate.answers])
 
     def _find_float32_reference(self, base: ServedConfiguration) -> ServedConfiguration | None:
         """Return the same model in plain transformers, if the base is compared with it."""
-        one = next((one for one in self.matrix.configurations if one.name == base.name), None)
-        for name in one.base_names if one else []:
+        configuration = self._find_unplanted(base)
+        for name in configuration.base_names if configuration is not None else []:
             other = self.matrix.find_configuration(name)
             if other.engine == TRANSFORMERS_ENGINE and other.model == base.model:
                 return self.evaluation.find_configuration(name)
@@ -154,10 +159,8 @@ class EvaluationComparer:
 
     def _is_reference(self, base: ServedConfiguration) -> bool:
         """Return whether the configuration is plain transformers in float32."""
-        return any(
-            one.name == base.name and one.engine == TRANSFORMERS_ENGINE
-            for one in self.matrix.configurations
-        )
+        configuration = self._find_unplanted(base)
+        return configuration is not None and configuration.engine == TRANSFORMERS_ENGINE
 
     def get_dtype(self, configuration: EvaluationConfiguration) -> str:
         return configuration.dtype or self.matrix.dtype or "bfloat16"

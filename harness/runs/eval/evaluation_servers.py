@@ -54,20 +54,20 @@ class EvaluationServers:
     ) -> ServedConfiguration:
         """Serve a job and send its items, then those that `request_more` adds; a server that fails
         is a result and no exception."""
-        one = job.configuration
-        release = one.release or self.settings.release
+        configuration = job.configuration
+        release = configuration.release or self.settings.release
         served = ServedConfiguration(
             job.name,
-            one.model,
+            configuration.model,
             release,
             job.server_arguments,
             self.settings.device,
             job.revert,
             job.enable,
-            [adaptations.DESCRIPTIONS[name] for name in one.stand_ins],
+            [adaptations.DESCRIPTIONS[name] for name in configuration.stand_ins],
         )
-        if one.absent:
-            served.absent = one.absent
+        if configuration.absent:
+            served.absent = configuration.absent
             return served
         self._serve_once(job, release, served, request_more)
         if job.is_planted and served.failure:

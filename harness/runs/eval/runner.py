@@ -158,18 +158,16 @@ class EvaluationRunner:
         return ServingJob(
             name,
             configuration,
-            {get_task_name(task): list(range(items)) for task in tasks},
-            max(self.max_items, items) if compares_accuracy else items,
-            configuration.concurrency or matrix.concurrency,
-            "float32" if plain else configuration.dtype or matrix.dtype,
-            [*configuration.revert, *([fault.revert] if fault and fault.revert else [])],
-            [*configuration.enable, *([fault.enable] if fault and fault.enable else [])],
-            repeated_items,
-            0.0,
-            fault is not None,
-            {},
-            [] if plain else [*common_arguments, *configuration.server_arguments],
-            {**matrix.environment, **configuration.environment},
+            items_by_task={get_task_name(task): list(range(items)) for task in tasks},
+            drawn_items=max(self.max_items, items) if compares_accuracy else items,
+            concurrency=configuration.concurrency or matrix.concurrency,
+            dtype="float32" if plain else configuration.dtype or matrix.dtype,
+            revert=[*configuration.revert, *([fault.revert] if fault and fault.revert else [])],
+            enable=[*configuration.enable, *([fault.enable] if fault and fault.enable else [])],
+            repeated_items=repeated_items,
+            is_planted=fault is not None,
+            server_arguments=[] if plain else [*common_arguments, *configuration.server_arguments],
+            environment={**matrix.environment, **configuration.environment},
         )
 
     def _list_prerequisites(self, job: ServingJob, planted: set[str]) -> set[str]:
@@ -179,11 +177,11 @@ class EvaluationRunner:
         return ({self._get_base_name(job)} - {""}) | (planted & self._list_fault_names(job))
 
     def _list_fault_names(self, job: ServingJob) -> set[str]:
-        one = job.configuration
+        configuration = job.configuration
         return {
-            name_fault_configuration(fault, one)
+            name_fault_configuration(fault, configuration)
             for fault in self.matrix.faults
-            if one.name in fault.where
+            if configuration.name in fault.where
         }
 
     def _choose_fault_items(self, job: ServingJob) -> ItemsByTask:
@@ -199,8 +197,7 @@ class EvaluationRunner:
 
     def _get_base_name(self, job: ServingJob) -> str:
         """Return the base of a candidate's accuracy, which is served first; '' for a fault."""
-        one = job.configuration
-        return one.against if (job.revert, job.enable) == (one.revert, one.enable) else ""
+        return "" if job.is_planted else job.configuration.against
 
     def _serve_job(self, job: ServingJob) -> ServedConfiguration:
         """Serve a candidate batch by batch until its accuracy is clear, all others at once.

@@ -67,18 +67,18 @@ class ServingJob:
 
 def make_server_setup(job: ServingJob, settings: ServingSettings, release: str) -> ServerSetup:
     """Make the setup of the server of a job, on the device of the run."""
-    one = job.configuration
+    configuration = job.configuration
     python = settings.get_python(release)
     environment = {
         **DEFAULT_ENVIRONMENT,
         **(CPU_ENVIRONMENT if settings.device != "cuda" else {}),
-        recorded_reach.LAUNCHER_VARIABLE: f"server {one.name}",
+        recorded_reach.LAUNCHER_VARIABLE: f"server {configuration.name}",
         **job.environment,
     }
-    if one.engine == TRANSFORMERS_ENGINE:
+    if configuration.engine == TRANSFORMERS_ENGINE:
         return ServerSetup(
             python,
-            (str(model_folders.find_model_folder(one.model)),),
+            (str(model_folders.find_model_folder(configuration.model)),),
             release,
             environment=environment,
             module=server.REFERENCE_MODULE,
@@ -88,16 +88,16 @@ def make_server_setup(job: ServingJob, settings: ServingSettings, release: str) 
         folder = model_folders.find_model_folder(name)
         return str(model_folders.make_dtype_variant(folder, job.dtype))
 
-    arguments = [*job.server_arguments, "--model-path", find_folder(one.model)]
-    if adaptations.RANDOM_WEIGHTS in one.stand_ins:
+    arguments = [*job.server_arguments, "--model-path", find_folder(configuration.model)]
+    if adaptations.RANDOM_WEIGHTS in configuration.stand_ins:
         arguments += ["--load-format", "dummy"]
-    if one.draft:
-        arguments += [f"--{model_folders.DRAFT_MODEL_OPTION}", find_folder(one.draft)]
+    if configuration.draft:
+        arguments += [f"--{model_folders.DRAFT_MODEL_OPTION}", find_folder(configuration.draft)]
     if job.dtype:
         arguments += ["--dtype", job.dtype]
     if settings.device == "cpu":
         arguments += ["--device", "cpu"]
-    checked = settings.device == "cuda" and adaptations.CHECKED_KERNELS in one.stand_ins
+    checked = settings.device == "cuda" and adaptations.CHECKED_KERNELS in configuration.stand_ins
     checks = GPU_CHECKS if checked else ""
     return ServerSetup(
         python,
@@ -106,7 +106,7 @@ def make_server_setup(job: ServingJob, settings: ServingSettings, release: str) 
         tuple(job.revert),
         tuple(job.enable),
         settings.toggles,
-        tuple(one.stand_ins),
+        tuple(configuration.stand_ins),
         environment,
         settings.server_module,
         checks,

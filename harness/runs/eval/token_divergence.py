@@ -206,10 +206,10 @@ def _measure_reference_distance(
     """Return the largest distance of two margins, to the same model in float32."""
     apart: list[float] = []
     for item in base.keys() & float32_reference.keys():
-        one, true = base[item], float32_reference[item]
-        if not (one.error or true.error):
+        one, reference = base[item], float32_reference[item]
+        if not (one.error or reference.error):
             apart += _compute_margin_distances(
-                one, true, find_first_difference(one.tokens, true.tokens)
+                one, reference, find_first_difference(one.tokens, reference.tokens)
             )
     return max(apart, default=0.0)
 

@@ -110,7 +110,7 @@ class CellScheduler:
     def run(self) -> bool:
         """Run all cells; False if --fail-fast ended the run at a cell that is not green."""
         for cell in sort_longest_first(self.cells.values()):
-            self.waiting.setdefault(_encode_shape(cell.needs), deque()).append(cell)
+            self.waiting.setdefault(encode_needs(cell.needs), deque()).append(cell)
         try:
             return self._run_until_done()
         finally:
@@ -179,7 +179,7 @@ class CellScheduler:
         cell = self.cells[finished.cell_id]
         retry = self._can_retry(cell, finished.attempt)
         if retry:
-            self.waiting[_encode_shape(cell.needs)].appendleft(cell)
+            self.waiting[encode_needs(cell.needs)].appendleft(cell)
         return finished.cell_id, msgspec.structs.replace(finished.attempt, last=not retry)
 
     def _can_retry(self, cell: MatrixCell, attempt: CellAttempt) -> bool:
@@ -212,5 +212,5 @@ def sort_longest_first(cells: Iterable[MatrixCell]) -> list[MatrixCell]:
     return sorted(cells, key=lambda cell: -(float("inf") if cell.seconds is None else cell.seconds))
 
 
-def _encode_shape(needs: MachineNeeds) -> bytes:
+def encode_needs(needs: MachineNeeds) -> bytes:
     return msgspec.json.encode(needs, order="sorted")

@@ -24,7 +24,7 @@ from harness.core.errors import NotReadyError
 from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import cell_attempt, code_shipping, node_resources
 from harness.runs.matrix.cell_attempt import CellTask
-from harness.runs.matrix.cell_scheduler import FinishedAttempt
+from harness.runs.matrix.cell_scheduler import FinishedAttempt, encode_needs
 from harness.store.matrix.values import AttemptOutcome, CellAttempt
 
 MAX_LOG_BYTES = 64_000  # size of a log's end that returns with the result
@@ -115,7 +115,7 @@ class RayExecutor:
 
     def has_room(self, needs: MachineNeeds) -> bool:
         """Return True up to twice as many tasks as can run, so no node waits for this process."""
-        shape = msgspec.json.encode(needs, order="sorted")
+        shape = encode_needs(needs)
         return (
             self.queued_by_shape.get(shape, 0)
             < 2 * node_resources.count_fitting_cells(needs, self.nodes) + 2
@@ -128,7 +128,7 @@ class RayExecutor:
             **options, resources=custom.resources, accelerator_type=custom.accelerator
         ).remote(msgspec.msgpack.encode(task))
         self.running[run] = RunningTask(task, needs, time.monotonic())
-        shape = msgspec.json.encode(needs, order="sorted")
+        shape = encode_needs(needs)
         self.queued_by_shape[shape] = self.queued_by_shape.get(shape, 0) + 1
 
     def wait(self, seconds: float) -> list[FinishedAttempt]:
@@ -157,7 +157,7 @@ class RayExecutor:
 
     def _forget_task(self, reference: Any) -> RunningTask:
         running = self.running.pop(reference)
-        self.queued_by_shape[msgspec.json.encode(running.needs, order="sorted")] -= 1
+        self.queued_by_shape[encode_needs(running.needs)] -= 1
         return running
 
     def _give_up_unplaceable(self) -> list[FinishedAttempt]:
@@ -169,7 +169,7 @@ class RayExecutor:
         self.nodes = _list_alive_nodes()
         finished = []
         for run, running in list(self.running.items()):
-            shape = msgspec.json.encode(running.needs, order="sorted")
+            shape = encode_needs(running.needs)
             shortage = node_resources.describe_shortage(running.needs, self.nodes)
             if not shortage:
                 self.unplaceable_since.pop(shape, None)
