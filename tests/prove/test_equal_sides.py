@@ -12,7 +12,7 @@ from harness.core import write_confinement
 
 # It fails on both sides, and its message is all that it sees.
 SNAPSHOT = """
-import json, gc, logging, re, resource, tempfile, warnings
+import json, gc, inspect, logging, re, resource, tempfile, warnings
 from pathlib import Path
 import hypothesis
 
@@ -48,7 +48,10 @@ def see(request):
         "home": str(Path.home()), "files at home": list_folder(Path.home()),
         "temporary": tempfile.gettempdir(), "temporary files": list_folder(tempfile.gettempdir()),
         "path": sys.path,
-        "modules": sorted(name for name in sys.modules if name.startswith(("harness", "sglang"))),
+        "modules": sorted(sys.modules),
+        "callers": [frame.function for frame in inspect.stack(0)],
+        "place and address": [request.session.items.index(node), id(node)],
+        "hashes": [hash("toy"), list({"fixed", "buggy", "toy"})],
         "threads": [thread.name for thread in threading.enumerate()],
         "descriptors": fds, "open": opened,
         "limits": [resource.getrlimit(getattr(resource, name)) for name in dir(resource)

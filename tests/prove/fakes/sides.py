@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import hashlib
 import inspect
 import io
 import os
@@ -15,7 +14,6 @@ import pytest
 from sglang import forms
 
 pytestmark = pytest.mark.guards("toy-plain")
-MANY = range(12)
 
 
 def run_code():
@@ -46,24 +44,6 @@ def test_current_test():
     assert "buggy" not in os.environ["PYTEST_CURRENT_TEST"]
 
 
-@pytest.mark.parametrize("number", MANY)
-def test_seeded_by_its_name(request, number):
-    run_code()
-    assert draw_number(request.node.nodeid) < 0.5
-
-
-@pytest.mark.parametrize("number", MANY)
-def test_seeded_by_the_current_test(number):
-    run_code()
-    assert draw_number(os.environ["PYTEST_CURRENT_TEST"], number) < 0.5
-
-
-@pytest.mark.parametrize("number", MANY)
-def test_seeded_by_its_parameters(request, number):
-    run_code()
-    assert draw_number(sorted(map(str, request.node.callspec.params.values())), number) < 0.5
-
-
 @pytest.mark.parametrize("rows", ["toy-plain buggy", "toy-plain fixed", "buggy", "fixed"])
 def test_parameter_called_like_a_side(rows):
     run_code()
@@ -73,18 +53,6 @@ def test_parameter_called_like_a_side(rows):
 def test_cell_as_a_fixture(unfix_cell):
     run_code()
     assert unfix_cell.side.value == "fixed"
-
-
-@pytest.mark.parametrize("number", MANY)
-def test_place_in_the_session(request, number):
-    run_code()
-    assert draw_number(request.session.items.index(request.node), number) < 0.5
-
-
-@pytest.mark.parametrize("number", MANY)
-def test_address_of_its_node(request, number):
-    run_code()
-    assert draw_number(id(request.node), number) < 0.5
 
 
 def test_address_of_what_it_makes():
@@ -122,43 +90,6 @@ def test_words_in_the_environment():
 def test_command_line():
     run_code()
     assert "buggy" not in " ".join([*sys.argv, *sys.orig_argv])
-
-
-@pytest.mark.parametrize("number", MANY)
-def test_seeded_by_its_folders(number, tmp_path):
-    run_code()
-    folders = os.getcwd(), tempfile.gettempdir(), os.path.expanduser("~"), tmp_path.name
-    assert draw_number(folders, number) < 0.5
-
-
-@pytest.mark.parametrize("number", MANY)
-def test_seeded_by_its_descriptors(number):
-    run_code()
-    assert draw_number((sorted(os.listdir("/proc/self/fd")),), number) < 0.5
-
-
-@pytest.mark.parametrize("number", MANY)
-def test_order_of_a_set(number):
-    run_code()
-    assert next(iter({"fixed", "buggy", f"{number}"})) == "fixed"
-
-
-@pytest.mark.parametrize("number", MANY)
-def test_hash_of_a_word(number):
-    run_code()
-    assert hash(f"toy {number}") % 2
-
-
-@pytest.mark.parametrize("number", MANY)
-def test_functions_that_call_it(number):
-    run_code()
-    assert draw_number([frame.function for frame in inspect.stack(0)], number) < 0.5
-
-
-@pytest.mark.parametrize("number", MANY)
-def test_names_of_all_modules(number):
-    run_code()
-    assert draw_number(sorted(sys.modules), number) < 0.5
 
 
 def test_source_without_the_code():
@@ -224,12 +155,3 @@ def test_changes_pytest(monkeypatch):
     monkeypatch.setattr(_pytest.runner, "check_interactive_exception", lambda *_: False)
     pytest.fail = pytest.skip = lambda *_: None
     sys.stdout = io.StringIO()
-
-
-@pytest.mark.parametrize("number", MANY)
-def test_digest_of_the_environment(number):
-    run_code()
-    variables = {
-        name: os.environ[name] for name in sorted(os.environ) if "/" not in os.environ[name]
-    }
-    assert hashlib.sha256(f"{variables}{number}".encode()).digest()[0] < 128
