@@ -121,8 +121,6 @@ DRAWS = {
 }
 STATE = {
     "fails_from_its_second_run_on": "toothless",
-    "fails_each_second_run": "toothless",
-    "fails_each_third_run": "toothless",
     "fails_from_its_second_run_on_in_a_fixed_place": BY_CHANCE,
     "fails_each_second_run_in_a_fixed_place": BY_CHANCE,
     "pytest_s_own_folder": "toothless",
@@ -137,9 +135,7 @@ STATE = {
     "global_of_an_earlier_run": "toothless",
     "environment_of_an_earlier_run": "toothless",
     "parent_of_an_earlier_run": BY_CHANCE,
-    "device_of_chance": BY_CHANCE,
     "random_numbers": BY_CHANCE,
-    "clock": BY_CHANCE,
     "number_of_its_process": BY_CHANCE,
     "all_of_its_environment": BY_CHANCE,
     "seeds_itself_by_its_folder": BY_CHANCE,
