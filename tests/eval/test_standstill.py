@@ -14,7 +14,7 @@ import pytest
 from calling import PATIENCE_SECONDS
 from faked import Fakes, make_fake
 
-from harness.runs.eval import evaluation_servers
+from harness.runs.eval import job_session
 from harness.runs.eval.evaluation_servers import EvaluationServers
 from harness.runs.eval.runner import request_nothing
 from harness.runs.eval.serving_job import ServingJob
@@ -201,12 +201,22 @@ def hanging(fakes: Fakes, monkeypatch: Patch) -> HangingServers:
     return HangingServers(fakes)
 
 
-def test_a_hang_is_repeated_without_waiting_for_its_limits(hanging: HangingServers) -> None:
+def test_a_hang_is_repeated_without_waiting_for_its_limits(
+    hanging: HangingServers, monkeypatch: Patch
+) -> None:
+    watched: list[bool] = []
+
+    def watch(server: SglangServer, *, enabled: bool) -> StandstillWatch:
+        watched.append(enabled)
+        return StandstillWatch(server, enabled=enabled)
+
+    monkeypatch.setattr(job_session, "StandstillWatch", watch)
     served = hanging.serve(*["first"] * 4)
     assert served.failure.startswith("hang: rank TP0 is ")
     assert served.failure.count("scheduler.py:5, first_place") == 2
     assert [run.failure for run in served.repeated] == [served.failure] * 3
     assert hanging.count_probes() == 1  # by the first server alone, whose limits were awaited
+    assert watched == [False, True, True, True]
 
 
 def test_ranks_that_stand_elsewhere_are_no_repetition(hanging: HangingServers) -> None:
@@ -217,18 +227,6 @@ def test_ranks_that_stand_elsewhere_are_no_repetition(hanging: HangingServers) -
     assert [answer.right for answer in again.answers] == [True, True]
     kept = {folder.name for folder in (hanging.fakes.root / "servers").iterdir()}
     assert kept == {"one", "one, again 1", "one, again 1, whole"}
-
-
-def test_a_first_hang_is_not_watched(hanging: HangingServers, monkeypatch: Patch) -> None:
-    watched: list[bool] = []
-
-    def watch(server: SglangServer, *, enabled: bool) -> StandstillWatch:
-        watched.append(enabled)
-        return StandstillWatch(server, enabled=enabled)
-
-    monkeypatch.setattr(evaluation_servers, "StandstillWatch", watch)
-    hanging.serve("first", "first", "first", "first")
-    assert watched == [False, True, True, True]
 
 
 def test_a_standstill_after_the_last_answer_is_no_hang(
@@ -246,7 +244,7 @@ def test_a_standstill_after_the_last_answer_is_no_hang(
                 self.hang = self._server.describe_hang()
                 self._server.stop()
 
-    monkeypatch.setattr(evaluation_servers, "StandstillWatch", LateWatch)
+    monkeypatch.setattr(job_session, "StandstillWatch", LateWatch)
     monkeypatch.setattr(SglangServer, "describe_hang", lambda _: "hang: there")
     served = hanging.serve("first")
     [again] = served.repeated

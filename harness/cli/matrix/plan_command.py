@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from harness.cli import options
-from harness.core.wording import format_count
+from harness.core.wording import format_count, format_duration
 from harness.runs.matrix import plan_builder, shards
 from harness.runs.matrix.cell_plan import MatrixCell, MatrixPlan, PlanShard, SeedConfiguration
 
@@ -114,13 +114,6 @@ def _format_total_time(plan: MatrixPlan) -> str:
     unknown = sum(cell.seconds is None for cell in plan.cells)
     rest = f", {unknown} cells by the mean" if unknown else ""
     return f"{format_duration(plan.estimated)} by stored runs{rest}"
-
-
-def format_duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min"
 
 
 def _make_table(*columns: str) -> Table:

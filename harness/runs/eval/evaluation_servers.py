@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import http.client
-import json
 import queue
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
+from harness.guards.verdicts import REQUIRED_FAILURES
 from harness.runs.eval import fault_evidence
 from harness.runs.eval.configuration_checks import TRANSFORMERS_ENGINE
-from harness.runs.eval.fault_evidence import ItemsByTask
+from harness.runs.eval.job_session import (
+    HANG_PROBE_SECONDS,
+    AnotherStandstill,
+    JobSession,
+    RequestMore,
+)
 from harness.runs.eval.lm_eval_scorer import LmEvalScorer
 from harness.runs.eval.serving_job import ServingJob, ServingSettings, make_server_setup
-from harness.store.eval.values import ItemAnswer, RepeatedRun, ServedConfiguration
+from harness.store.eval.values import RepeatedRun, ServedConfiguration
 from harness.workers.servers import adaptations, server
-from harness.workers.servers.rank_standstill import StandstillWatch
 from harness.workers.servers.server import ServerFailed, ServerSetup, SglangServer
 from harness.workers.servers.warm_start import ServerZygote
-
-HANG_PROBE_SECONDS = 60.0  # limit for one token; a slower server hangs
-
-
-class AnotherStandstill(Exception):
-    """The ranks of a repetition stood still, and not as in the hang that it repeats: at another
-    place, or after their last answer."""
 
 
 class EvaluationServers:
@@ -49,9 +43,7 @@ class EvaluationServers:
         self._live_servers: set[SglangServer] = set()
         self._closed = False
 
-    def serve_job(
-        self, job: ServingJob, request_more: Callable[[ServedConfiguration], ItemsByTask]
-    ) -> ServedConfiguration:
+    def serve_job(self, job: ServingJob, request_more: RequestMore) -> ServedConfiguration:
         """Serve a job and send its items, then those that `request_more` adds; a server that fails
         is a result and no exception."""
         configuration = job.configuration
@@ -79,7 +71,7 @@ class EvaluationServers:
         job: ServingJob,
         release: str,
         served: ServedConfiguration,
-        request_more: Callable[[ServedConfiguration], ItemsByTask],
+        request_more: RequestMore,
     ) -> None:
         try:
             with (
@@ -87,7 +79,7 @@ class EvaluationServers:
                 self._run_server(job, release, served) as running,
                 self._borrow_scorer() as scorer,
             ):
-                self._ask_items(running, scorer, job, served, request_more)
+                JobSession(running, scorer, self.settings, job, served).ask_items(request_more)
                 served.seconds = running.seconds_since_ready
         except ServerFailed as error:
             served.failure = str(error)
@@ -204,118 +196,6 @@ class EvaluationServers:
                 self._preloaded_processes[key] = ServerZygote(setup, log)
             return self._preloaded_processes[key]
 
-    def _ask_items(
-        self,
-        running: SglangServer,
-        scorer: LmEvalScorer,
-        job: ServingJob,
-        served: ServedConfiguration,
-        request_more: Callable[[ServedConfiguration], ItemsByTask],
-    ) -> None:
-        batch = job.items_by_task
-        while batch:
-            # What a GPU does is not seen by the kernel's counts. A first hang has nothing to be
-            # compared with: it keeps its limits.
-            is_watched = bool(job.known_hang) and self.settings.device != "cuda"
-            watch = StandstillWatch(running, enabled=is_watched)
-            try:
-                with watch:
-                    answers = self._ask_batch(running, scorer, job, batch, job.concurrency)
-                served.answers += answers
-            finally:
-                if death := _describe_death(running):
-                    served.failure = watch.hang or death
-            has_errors = any(answer.error for answer in answers)
-            if watch.hang and (watch.hang != job.known_hang or not has_errors):
-                raise AnotherStandstill(watch.hang)
-            if not served.failure and has_errors:
-                served.failure = self._probe_server(running, job)
-            if served.failure:
-                return
-            # A task with fewer answers than requested items has no further items.
-            counts = Counter(answer.task for answer in answers)
-            exhausted = {task for task, numbers in batch.items() if counts[task] < len(numbers)}
-            more = request_more(served)
-            batch = {task: numbers for task, numbers in more.items() if task not in exhausted}
-        served.accepted = _read_accept_length(running)
-        if job.repeated_items:
-            self._empty_cache(running)
-            half = max(1, job.concurrency // 2)
-            repeated = {
-                task: numbers[: job.repeated_items] for task, numbers in job.items_by_task.items()
-            }
-            served.again = self._ask_batch(running, scorer, job, repeated, half)
-            served.failure = _describe_death(running)
-        if job.is_planted:
-            self._repeat_fault(running, scorer, job, served)
-        else:
-            self._repeat_items(running, scorer, job, served, job.fault_items, REQUIRED_PASSES)
-
-    def _repeat_fault(
-        self,
-        running: SglangServer,
-        scorer: LmEvalScorer,
-        job: ServingJob,
-        served: ServedConfiguration,
-    ) -> None:
-        """Ask a few items again, or all of them if wrong answers do not come again among a few.
-
-        A bug of batches, or of pages in use, may show under the load of all items alone.
-        """
-        few = fault_evidence.choose_repeated_items(job.items_by_task, served.answers)
-        self._repeat_items(running, scorer, job, served, few, REQUIRED_FAILURES, is_small=True)
-        if not served.failure and fault_evidence.is_load_missing(served):
-            served.repeated = []
-            everything = job.items_by_task
-            self._repeat_items(running, scorer, job, served, everything, REQUIRED_FAILURES)
-
-    def _repeat_items(
-        self,
-        running: SglangServer,
-        scorer: LmEvalScorer,
-        job: ServingJob,
-        served: ServedConfiguration,
-        items_by_task: ItemsByTask,
-        times: int,
-        is_small: bool = False,
-    ) -> None:
-        """Ask items again with an empty cache; a few only until they do not show the fault."""
-        for _ in range(times if items_by_task else 0):
-            if served.failure:
-                return
-            self._empty_cache(running)
-            answers = self._ask_batch(running, scorer, job, items_by_task, job.concurrency)
-            served.repeated.append(RepeatedRun(answers))
-            served.failure = _describe_death(running)
-            if is_small and fault_evidence.is_load_missing(served):
-                return
-
-    def _probe_server(self, running: SglangServer, job: ServingJob) -> str:
-        """Ask a server for a single token that left answers out; describe its hang, or ''."""
-        limit = min(job.request_timeout or self.settings.request_timeout, HANG_PROBE_SECONDS)
-        return "" if running.is_answering(limit) else running.describe_hang()
-
-    def _empty_cache(self, running: SglangServer) -> None:
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            running.send_request("/flush_cache", {}, seconds=60)
-
-    def _ask_batch(
-        self,
-        running: SglangServer,
-        scorer: LmEvalScorer,
-        job: ServingJob,
-        items_by_task: ItemsByTask,
-        concurrency: int,
-    ) -> list[ItemAnswer]:
-        return scorer.score_items(
-            running,
-            items_by_task,
-            items=job.drawn_items,
-            concurrency=concurrency,
-            model=job.configuration.model,
-            request_timeout=job.request_timeout or self.settings.request_timeout,
-        )
-
     @contextlib.contextmanager
     def _borrow_scorer(self) -> Iterator[LmEvalScorer]:
         try:
@@ -359,16 +239,3 @@ class EvaluationServers:
             process.close()
         for scorer in self._all_scorers:
             scorer.close()
-
-
-def _describe_death(running: SglangServer) -> str:
-    return f"the server died: {running.describe_exit()}" if running.has_died() else ""
-
-
-def _read_accept_length(running: SglangServer) -> float | None:
-    """Return the mean number of tokens per step of speculative decoding, counted by the server."""
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        info = json.loads(running.send_request("/get_server_info", seconds=20))
-        length = info["internal_states"][0]["avg_spec_accept_length"]
-        return float(length) if length else None
-    return None
