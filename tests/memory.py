@@ -38,11 +38,17 @@ class Memory:
 
 
 def write_toggle(
-    folder: Path, name: str, target: str, fixed: str, buggy: str, releases: str = ">=1"
+    folder: Path,
+    name: str,
+    target: str,
+    fixed: str,
+    buggy: str,
+    releases: str = ">=1",
+    devices: tuple[str, ...] = ("cpu",),
 ) -> Path:
     """Write a file of one toggle as JSON, which is YAML, too."""
     edit = {"fixed": fixed, "buggy": buggy}
-    story = {"title": "t", "family": "toy", "symptom": "crash", "devices": ["cpu"]}
+    story = {"title": "t", "family": "toy", "symptom": "crash", "devices": devices}
     variant = {"releases": releases, "target": target, "edits": [edit]}
     folder.mkdir(exist_ok=True)
     file = folder / f"{name}.yaml"

@@ -238,22 +238,6 @@ def test_of_another_device():
 def test_of_two():
     assert not buggy() and forms.with_default(1) == 8
 """
-STALE = (
-    TOGGLE := """
-id: {name}
-title: a toggle made for a test
-family: toy
-symptom: crash
-devices: [{device}]
-variants:
-  - releases: ">=1.0"
-    target: sglang.forms:plain
-    edits:
-      - fixed: {fixed}
-        buggy: doubled = 2
-"""
-).format(name="toy-stale", device="cpu", fixed="nothing_like = it")
-
 EXPECTED = {
     "proven": "proven",
     "alike[1]": "proven",

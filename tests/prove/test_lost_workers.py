@@ -5,30 +5,17 @@ The toy has no device; its worker's environment claims one, and that a test lost
 
 from __future__ import annotations
 
-import json
 import sys
 from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+from memory import write_toggle
 from proving import Prove
 
 from harness.guards.verdicts import REQUIRED_FAILURES
 from harness.workers import device_tests
 
-TOGGLE = """
-id: toy-device
-title: a toggle of a device
-family: toy
-symptom: crash
-devices: [cpu, cuda]
-variants:
-  - releases: ">=1.0"
-    target: sglang.forms:plain
-    edits:
-      - fixed: doubled = topk * 2
-        buggy: doubled = 2
-"""
 CONFTEST = """
 import os, sys, types
 from harness.core import device
@@ -151,23 +138,25 @@ def test_takes_more_than_there_is():
 """
 
 
+def write_conftest(prove: Prove, text: str) -> None:
+    prove.write(text, "conftest.py", head="")
+    forms = ("sglang.forms:plain", "doubled = topk * 2", "doubled = 2")
+    write_toggle(prove.toggles, "toy-device", *forms, devices=("cpu", "cuda"))
+
+
 def test_a_test_that_finds_the_gpu_full_runs_again_alone(prove: Prove) -> None:
     prove.write(CROWD)
-    prove.write(CONFTEST + CROWDED, "conftest.py", head="")
-    (prove.toggles / "toy-device.yaml").write_text(TOGGLE)
-    run = json.loads(prove.run("--json", "--device", "auto", "-j", "4").stdout)
-    found = {cell["guard"].partition("::test_")[2]: cell["verdict"] for cell in run["cells"]}
+    write_conftest(prove, CONFTEST + CROWDED)
+    cells = prove.cells("--device", "auto", "-j", "4")
+    found = {name: cell["verdict"] for name, cell in cells.items()}
     assert found == {"one": "proven", "two": "proven", "takes_more_than_there_is": "out-of-memory"}
 
 
 def test_a_test_that_costs_its_worker_costs_no_other_test(prove: Prove) -> None:
     prove.write(GUARDS)
     prove.write(OF_THE_OTHER_DEVICE, "test_other.py")
-    prove.write(CONFTEST, "conftest.py", head="")
-    (prove.toggles / "toy-device.yaml").write_text(TOGGLE)
-    done = prove.run("--json", "--device", "auto", "-j", "2", "--limit", "10")
-    run = json.loads(done.stdout)
-    cells = {cell["guard"].partition("::test_")[2]: cell for cell in run["cells"]}
+    write_conftest(prove, CONFTEST)
+    cells = prove.cells("--device", "auto", "-j", "2", "--limit", "10")
     assert {name: cell["verdict"] for name, cell in cells.items()} == EXPECTED
     assert cells["of_the_other_device"]["why"] == "no bug of cuda"
     assert {cell["device"] for cell in cells.values()} == {"cuda"}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
-from proving import Prove, by_guard
+from proving import Prove
 
 # Chance decides the verdict: one that fails at once on the applied side is broken.
 BY_CHANCE = """
@@ -62,19 +59,13 @@ def test_asks_the_engine():
 """
 
 
-def run_to_red(prove: Prove, *words: str) -> dict[str, dict[str, Any]]:
-    done = prove.run("--json", *words)
-    assert done.returncode == 1, done.stderr
-    return by_guard(json.loads(done.stdout))
-
-
 def test_chance_is_proven_at_most_now_and_then(prove: Prove) -> None:
     """At most once in a hundred of 78 guards: 11 would be less than one run in 10^9.
 
     As seldom do all 24 guards of numpy come to the same: half of them are broken, each by itself.
     """
     prove.write(BY_CHANCE)
-    cells = run_to_red(prove)
+    cells = prove.cells()
     assert len(cells) == 3 * 12 + 3 * 4 + 24 + 6
     proven = [name for name, cell in cells.items() if cell["verdict"] == "proven"]
     assert len(proven) <= 10, proven

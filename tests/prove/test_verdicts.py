@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from calling import is_alive, wait_until
-from judged_guards import EXPECTED, GUARDS, OF_OTHER_TOGGLES, STALE, TOGGLE
+from judged_guards import EXPECTED, GUARDS, OF_OTHER_TOGGLES
+from memory import write_toggle
 from proving import Prove
 
 Cells = dict[str, dict[str, Any]]
@@ -23,9 +24,9 @@ def prove(make_prove: Callable[[], Prove]) -> Prove:
 def finished_prove(prove: Prove) -> tuple[int, dict[str, Any]]:
     prove.write(GUARDS)
     prove.write(OF_OTHER_TOGGLES, "test_other.py")
-    (prove.toggles / "toy-stale.yaml").write_text(STALE)
-    of_npu = TOGGLE.format(name="toy-npu", device="npu", fixed="doubled = topk * 2")
-    (prove.toggles / "toy-npu.yaml").write_text(of_npu)
+    target, buggy = "sglang.forms:plain", "doubled = 2"
+    write_toggle(prove.toggles, "toy-stale", target, "nothing_like = it", buggy)
+    write_toggle(prove.toggles, "toy-npu", target, "doubled = topk * 2", buggy, devices=("npu",))
     # The seed orders the sides: with this one the cell `proven` runs the buggy side first.
     return run_guards(prove, "--memory", "0.5", "-k", "not hangs")
 
