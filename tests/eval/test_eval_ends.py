@@ -113,7 +113,10 @@ def test_a_call_from_its_words_to_its_page(tmp_path: Path) -> None:
     assert listed.status == "done"
 
 
-def test_help_is_quick_and_listing_imports_nothing_of_this() -> None:
+def test_help_is_quick_and_listing_imports_nothing_of_this(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNFIX_HOME", str(tmp_path))  # the runs of this checkout are another's
     script = (
         "import sys\nfrom harness.cli import main\n"
         "try: code = main.main(sys.argv[1:])\nexcept SystemExit as end: code = end.code\n"
