@@ -70,18 +70,18 @@ class CommandParser(argparse.ArgumentParser):
         return True
 
     def _refuse_pytest_options(self, words: list[str]) -> None:
-        own, theirs = [], []
+        own_words, passthrough = [], []
         rest = iter(words)
         for word in rest:
             name, equals, _ = word.partition("=")
             if name in self._option_string_actions or name not in PYTEST_OPTIONS:
-                own.append(word)
+                own_words.append(word)
                 continue
-            theirs.append(word)
+            passthrough.append(word)
             if PYTEST_OPTIONS[name] and not equals:
-                theirs += [value for value in [next(rest, None)] if value is not None]
-        if theirs:
-            self._refuse_misplaced_words(theirs[0], own, theirs)
+                passthrough += [value for value in [next(rest, None)] if value is not None]
+        if passthrough:
+            self._refuse_misplaced_words(passthrough[0], own_words, passthrough)
 
     def _refuse_unknown_words(self, words: list[str], unknown_words: list[str]) -> NoReturn:
         first = unknown_words[0]

@@ -111,7 +111,7 @@ class Fakes:
     def __init__(self, root: Path, shared: SharedLmEval) -> None:
         self.root = root
         self.shared = shared
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.device = "cpu"
         self.request_timeout = calling.PATIENCE_SECONDS
 
@@ -131,7 +131,7 @@ class Fakes:
         matrix = MatrixFile("fake", list(configurations), faults or [], **settings)
         where = self.where()
         new = begin_evaluation(matrix, where, "eval-fake", "unfix eval")
-        progress = lambda _, what: self.said.append(what)  # noqa: E731
+        progress = lambda _, message: self.messages.append(message)  # noqa: E731
         run = EvaluationRunner(matrix, where, new, jobs=1, max_items=limit, on_progress=progress)
         run.servers._idle_scorers.put(self.shared.scorer)
         return run

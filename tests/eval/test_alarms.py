@@ -37,9 +37,9 @@ def find_verdict(lost: int, gained: int, items: int, cells: int, alpha: float) -
 
 def test_the_odds_of_a_false_alarm_by_enumeration() -> None:
     """The worst null: every item flips, with a test after each. All sequences are counted."""
-    cells, looks = 12, 400
+    cells, batches = 12, 400
     courses, alarms = {0: 1.0}, 0.0
-    for items in range(1, looks + 1):
+    for items in range(1, batches + 1):
         after: dict[int, float] = {}
         for lost, odds in courses.items():
             for more in (0, 1):
@@ -64,12 +64,12 @@ def measure_alarms(count: int, alpha: float) -> float:
         for cell in range(cells):
             churn = (0.02, 0.1, 0.3, 1.0)[cell % 4]
             lost = gained = 0
-            for look in range(1, 17):
+            for batch in range(1, 17):
                 # Only the number and direction of flips matter; whole batches are drawn as bits.
                 flips = sum(chance.random() < churn for _ in range(50)) if churn < 1 else 50
                 up = chance.getrandbits(flips).bit_count() if flips else 0
                 lost, gained = lost + up, gained + flips - up
-                verdict = find_verdict(lost, gained, 50 * look, cells, alpha)
+                verdict = find_verdict(lost, gained, 50 * batch, cells, alpha)
                 alarm |= verdict in (Verdict.REGRESSED, Verdict.IMPROVED)
                 if verdict is not Verdict.CANNOT_TELL:
                     break
@@ -84,7 +84,7 @@ def test_one_false_alarm_in_a_hundred_nights_at_most() -> None:
 @pytest.mark.parametrize(
     ("losing", "gaining"), [(0.0, 0.0), (0.02, 0.02), (0.1, 0.0), (0.15, 0.05), (0.5, 0.5)]
 )
-def test_the_interval_holds_at_all_looks(losing: float, gaining: float) -> None:
+def test_the_interval_holds_at_every_check(losing: float, gaining: float) -> None:
     trials, missed = 120, 0
     chance = random.Random(7)
     for _ in range(trials):

@@ -68,8 +68,8 @@ def place(tmp_path: Path, monkeypatch: Patch) -> Path:
 
 
 @pytest.fixture
-def house(place: Path) -> Iterator[ServerZygote]:
-    with ServerZygote(make_setup(), place / "house.log") as found:
+def zygote(place: Path) -> Iterator[ServerZygote]:
+    with ServerZygote(make_setup(), place / "zygote.log") as found:
         yield found
 
 
@@ -77,12 +77,12 @@ def make_setup(*words: str, **be: object) -> ServerSetup:
     return ServerSetup(PYTHON, ("--be", json.dumps(be), *words), environment={"NAME": "x"})
 
 
-def test_a_forked_server_leaves_no_process(house: ServerZygote, place: Path) -> None:
+def test_a_forked_server_leaves_no_process(zygote: ServerZygote, place: Path) -> None:
     pids = place / "pids"
     first = make_setup(deaf=True, brood=["plain", "mute"], pids=str(pids))
     with (
-        SglangServer(first, place / "one", house) as one,
-        SglangServer(make_setup(), place / "two", house) as two,
+        SglangServer(first, place / "one", zygote) as one,
+        SglangServer(make_setup(), place / "two", zygote) as two,
     ):
         one.wait_until_ready(PATIENCE_SECONDS)
         two.wait_until_ready(PATIENCE_SECONDS)
@@ -95,24 +95,24 @@ def test_a_forked_server_leaves_no_process(house: ServerZygote, place: Path) -> 
     assert record.outcome is command_supervisor.CommandOutcome.STOPPED
 
 
-def test_one_that_dies_says_why(house: ServerZygote, place: Path) -> None:
+def test_a_forked_server_that_dies_says_why(zygote: ServerZygote, place: Path) -> None:
     with (
-        SglangServer(make_setup(stillborn=True), place / "one", house) as server,
+        SglangServer(make_setup(stillborn=True), place / "one", zygote) as server,
         pytest.raises(ServerFailed, match=r"RuntimeError: no more \(exit code 1\)"),
     ):
         server.wait_until_ready(PATIENCE_SECONDS)
     with (
-        SglangServer(make_setup("--leave"), place / "two", house) as server,
+        SglangServer(make_setup("--leave"), place / "two", zygote) as server,
         pytest.raises(ServerFailed, match=r"exit code 7"),
     ):
         server.wait_until_ready(PATIENCE_SECONDS)
 
 
-def test_a_release_that_captures_prefills_is_told_not_to(place: Path) -> None:
+def test_a_release_that_captures_prefills_gets_the_option_against_it(place: Path) -> None:
     setup = ServerSetup(PYTHON, ("--be", "{}"), environment={"GRAPHS": "of prefills"})
     with (
-        ServerZygote(setup, place / "house.log") as house,
-        SglangServer(setup, place / "one", house) as warm,
+        ServerZygote(setup, place / "zygote.log") as zygote,
+        SglangServer(setup, place / "one", zygote) as warm,
         SglangServer(setup, place / "two") as cold,
     ):
         warm.wait_until_ready(PATIENCE_SECONDS)
@@ -120,45 +120,47 @@ def test_a_release_that_captures_prefills_is_told_not_to(place: Path) -> None:
         assert (warm.is_warm, cold.is_warm) == (True, False)
 
 
-def test_a_keeper_that_was_killed(house: ServerZygote, place: Path) -> None:
+def test_nothing_is_left_of_a_forked_server_whose_supervisor_was_killed(
+    zygote: ServerZygote, place: Path
+) -> None:
     pids = place / "pids"
     be = make_setup(deaf=True, brood=["plain", "mute"], pids=str(pids))
-    with SglangServer(be, place / "one", house) as server:
+    with SglangServer(be, place / "one", zygote) as server:
         server.wait_until_ready(PATIENCE_SECONDS)
         assert wait_until(lambda: len(read_pids(pids)) == 2)
         os.kill(server._pid, signal.SIGKILL)
         assert wait_until(lambda: server.has_exited)
-    house.close()  # the last parent of untraceable processes
+    zygote.close()  # the last parent of untraceable processes
     assert not any(map(is_alive, read_pids(pids)))
 
 
-def test_a_house_that_is_gone_is_done_without(house: ServerZygote, place: Path) -> None:
-    with SglangServer(make_setup(), place / "one", house) as one:
+def test_without_its_zygote_a_server_starts_cold(zygote: ServerZygote, place: Path) -> None:
+    with SglangServer(make_setup(), place / "one", zygote) as one:
         one.wait_until_ready(PATIENCE_SECONDS)
-        house.process.process.kill()
-        house.process.process.wait()
+        zygote.process.process.kill()
+        zygote.process.process.wait()
         assert wait_until(lambda: one.has_exited)  # its supervisor noticed
-    with SglangServer(make_setup(), place / "two", house) as two:
+    with SglangServer(make_setup(), place / "two", zygote) as two:
         two.wait_until_ready(PATIENCE_SECONDS)
         assert not two.is_warm
 
 
-def test_what_cannot_be_imported_is_said(place: Path) -> None:
+def test_a_failing_import_is_the_reason_of_the_failure(place: Path) -> None:
     setup = ServerSetup(PYTHON, (), environment={"EARLY": "no"})
-    with ServerZygote(setup, place / "house.log") as house:
+    with ServerZygote(setup, place / "zygote.log") as zygote:
         for name in ("one", "two"):
             with pytest.raises(
                 ServerFailed, match=r"cannot be imported here: AssertionError|ended"
             ):
-                SglangServer(setup, place / name, house)
+                SglangServer(setup, place / name, zygote)
 
 
-def test_a_house_that_is_ended_meanwhile_lets_nobody_wait(place: Path) -> None:
+def test_a_zygote_that_is_ended_while_it_imports_lets_nobody_wait(place: Path) -> None:
     registry = place / "sglang" / "srt" / "models" / "registry.py"
     registry.write_text("import time\ntime.sleep(600)\n")
-    with ServerZygote(make_setup(), place / "house.log") as house:
-        threading.Timer(0.7, house.end).start()
+    with ServerZygote(make_setup(), place / "zygote.log") as zygote:
+        threading.Timer(0.7, zygote.end).start()
         began = time.monotonic()
         with pytest.raises(ServerFailed, match=r"ended|cannot be imported"):
-            SglangServer(make_setup(), place / "one", house)
+            SglangServer(make_setup(), place / "one", zygote)
         assert time.monotonic() - began < PATIENCE_SECONDS  # its import takes twice as long

@@ -199,7 +199,7 @@ def test_nothing_is_left_of_a_server_that_is_stopped(serve: FakeServers) -> None
     server.stop()  # a second end does nothing
 
 
-def test_nothing_is_left_when_the_keeper_was_killed(serve: FakeServers) -> None:
+def test_nothing_is_left_when_the_supervisor_was_killed(serve: FakeServers) -> None:
     server, daemons = serve_with_daemons(serve, deaf=True)
     os.kill(server._pid, signal.SIGKILL)
     assert wait_until(lambda: server.has_exited)
@@ -227,7 +227,7 @@ def test_a_server_ends_with_its_supervisor_and_not_the_other_way_round(serve: Fa
     assert server.describe_exit().endswith("(SIGKILL)")
 
 
-def test_who_reads_the_log_is_left_alone(serve: FakeServers) -> None:
+def test_a_process_that_reads_the_log_is_no_orphan(serve: FakeServers) -> None:
     server = serve()
     with subprocess.Popen(["tail", "-f", str(server.log)], stdout=subprocess.DEVNULL) as reader:
         try:
@@ -266,10 +266,10 @@ def test_nothing_is_left_when_the_driver_was_killed(tmp_path: Path, when: str) -
     process = start_program(command, env=environment, cwd=paths.project_folder())
     with ended_at_exit(process) as driver:
         assert driver.stdout is not None
-        keeper = int(driver.stdout.readline())
+        supervisor = int(driver.stdout.readline())
         if when == "ready":
             assert wait_until(lambda: len(read_pids(pids)) == 2)
         driver.kill()
         driver.wait()
-    assert wait_until(lambda: not is_alive(keeper))
+    assert wait_until(lambda: not is_alive(supervisor))
     assert not any(map(is_alive, read_pids(pids)))

@@ -116,7 +116,7 @@ class StandingServer:
         self.handle = SimpleNamespace(pid=0)
         self.seconds_to_ready = 0.0
         self.error = error
-        self.said: list[str] = []
+        self.calls: list[str] = []
         self.stopped = threading.Event()
         patch.setattr(rank_standstill, "POLL_SECONDS", 0.01)
         patch.setattr(rank_standstill, "MIN_STILL_SECONDS", 0.0)
@@ -126,13 +126,13 @@ class StandingServer:
         return make_rank(main=ASLEEP)
 
     def describe_hang(self) -> str:
-        self.said.append("describe")
+        self.calls.append("describe")
         if self.error is not None:
             raise self.error
         return "hang: here"
 
     def stop(self) -> None:
-        self.said.append("stop")
+        self.calls.append("stop")
         self.stopped.set()
 
     def watch(self) -> StandstillWatch:
@@ -143,7 +143,7 @@ def test_an_error_of_the_watch_ends_the_server_and_is_raised(monkeypatch: Patch)
     standing = StandingServer(monkeypatch, OSError("no log"))
     with pytest.raises(OSError, match="no log"), standing.watch() as watch:
         standing.stopped.wait(PATIENCE_SECONDS)
-    assert (standing.said, watch.hang) == (["describe", "stop"], "")
+    assert (standing.calls, watch.hang) == (["describe", "stop"], "")
 
 
 def test_a_server_that_answered_meanwhile_is_left_alone(monkeypatch: Patch) -> None:
@@ -158,7 +158,7 @@ def test_a_server_that_answered_meanwhile_is_left_alone(monkeypatch: Patch) -> N
     monkeypatch.setattr(rank_standstill, "read_rank_activities", read_rank_activities)
     with watch:
         watch._thread.join(PATIENCE_SECONDS)
-    assert (standing.said, watch.hang) == ([], "")
+    assert (standing.calls, watch.hang) == ([], "")
 
 
 def test_a_start_that_was_quick_gives_no_short_limit(monkeypatch: Patch) -> None:

@@ -156,6 +156,6 @@ def test_a_recorded_command_names_no_file_that_it_wrote(monkeypatch: Patch) -> N
     assert run_output.strip_output_options(["eval", "--record"]) == ["eval"]
     monkeypatch.setattr("sys.argv", ["unfix", *words])
     assert run_output.get_recorded_command() == ["unfix", "eval", "cpu", "-j", "2"]
-    theirs = ["--", "pytest", "--junit", "x.xml"]
-    call = ["exec", "--record", "r.json", *theirs]
-    assert run_output.strip_output_options(call) == ["exec", *theirs]
+    command_words = ["--", "pytest", "--junit", "x.xml"]
+    call = ["exec", "--record", "r.json", *command_words]
+    assert run_output.strip_output_options(call) == ["exec", *command_words]

@@ -80,16 +80,16 @@ def test_the_log_lies_where_it_is_said_to_and_earlier_ones_beside_it(drive: Driv
 
 def test_what_unfix_prints_as_json_is_counted(drive: Drive) -> None:
     printed = {"counts": {"proven": 7, "toothless": 2}, "green": False}
-    (drive.root / "said.json").write_text(json.dumps(printed, indent=2) + "\n")
-    command = ["sh", "-c", "echo on stderr >&2; cat said.json; exit 1", "--json"]
-    drive.write(make_cell("told", "", command=command))
+    (drive.root / "printed.json").write_text(json.dumps(printed, indent=2) + "\n")
+    command = ["sh", "-c", "echo on stderr >&2; cat printed.json; exit 1", "--json"]
+    drive.write(make_cell("printing", "", command=command))
     assert drive.run() == 1
     assert drive.newest().cells[0].attempts[0].inside == {"proven": 7, "toothless": 2}
 
 
 def test_a_command_that_ends_well_and_says_it_is_not_green_is_red(drive: Drive) -> None:
-    (drive.root / "said.json").write_text('{\n  "green": false\n}\n')
-    lying = ["sh", "-c", "cat said.json", "--json"]
+    (drive.root / "printed.json").write_text('{\n  "green": false\n}\n')
+    lying = ["sh", "-c", "cat printed.json", "--json"]
     drive.write(make_cell("lies", "", command=lying))
     assert drive.run() == 1
     assert drive.words() == {"lies": "red"}

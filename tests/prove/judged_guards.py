@@ -189,8 +189,8 @@ def test_kills_its_parent():
 
 def test_kills_the_worker():
     forms.plain(1, 2)
-    keeper = open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()[1]
-    os.kill(int(keeper), signal.SIGKILL)
+    worker = open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()[1]
+    os.kill(int(worker), signal.SIGKILL)
     time.sleep(60)
 
 def test_leaves_a_thread():

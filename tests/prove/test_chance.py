@@ -283,11 +283,13 @@ def test_addresses_of_new_objects_are_chance(monkeypatch: pytest.MonkeyPatch) ->
 
     repeat.seed_random_sources(0)  # as a worker that runs tests in its own process
 
-    def look(seed: int) -> list[int]:
+    def list_addresses(seed: int) -> list[int]:
         repeat.seed_random_sources(seed)
         objects = [object(), [], {}, {seed}, Path("x"), 0.5 + seed, bytes(99), bytes(400)]
         return [*map(id, objects), len(gc.get_objects())]
 
-    looks = [child_process.call_in_fork(functools.partial(look, seed)) for seed in range(24)]
-    for numbers in zip(*looks, strict=True):
+    addresses = [
+        child_process.call_in_fork(functools.partial(list_addresses, seed)) for seed in range(24)
+    ]
+    for numbers in zip(*addresses, strict=True):
         assert len(set(numbers)) >= 8, numbers

@@ -47,7 +47,7 @@ class Echo(WorkerSession[Any]):
 
     def run_request(self, request: Request) -> SideResult:
         if request.number < 0:
-            raise RuntimeError("the toggle could not be taken out again")
+            raise RuntimeError("the toggle could not be reverted")
         return SideResult("", SideOutcome.PASSED)
 
     def learn_from_run(self, request: Request) -> None:
@@ -134,7 +134,7 @@ def test_a_supervisor_that_fails_reports_its_error_and_ends(session: Echo) -> No
     session.dispatch_request(Request(-1))
     answer = session.hear()
     assert (answer.number, answer.supervisor) == (-1, 0)
-    assert "RuntimeError: the toggle could not be taken out again" in answer.headline
+    assert "RuntimeError: the toggle could not be reverted" in answer.headline
     session.dispatch_request(Request(1))
     assert session.hear().supervisor != 0
     assert [reply.number for reply in session.replies] == [-1, 1]  # each is answered once

@@ -56,7 +56,7 @@ def add_arguments(parser: CommandParser) -> None:
         "--no-faults",
         dest="without_faults",
         action="store_true",
-        help="of a matrix: nothing is put in on purpose",
+        help="of a matrix: plant no faults",
     )
     parser.add_argument("--items", type=int, metavar="N", help="of each task (default: 200)")
     parser.add_argument("--limit", type=int, metavar="N", help="a doubtful one asks for so many")
