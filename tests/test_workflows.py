@@ -61,7 +61,7 @@ def test_each_command_of_the_night_is_there(words: list[str]) -> None:
     assert parse_words(words).command == words[0]
 
 
-def test_what_is_not_there_would_be_noticed() -> None:
+def test_an_unknown_option_would_be_noticed() -> None:
     with pytest.raises(CommandLineError):
         parse_words(["drift", "--no-such-option"])
     assert list_commands("x=$(./unfix list --json)") == [["list", "--json"]]
@@ -78,7 +78,7 @@ def test_the_releases_that_are_named_are_managed() -> None:
             assert set(named) <= known
 
 
-def test_what_is_kept_is_kept_of_red_nights_too() -> None:
+def test_artifacts_are_kept_of_red_nights_too() -> None:
     jobs = yaml.safe_load((FOLDER / "nightly.yml").read_text())["jobs"].values()
     steps = [step for job in jobs for step in job["steps"] if "uses" in step]
     keeping = [one for one in steps if re.search(r"/(upload-artifact|cache/save)@", one["uses"])]
@@ -132,7 +132,7 @@ def test_each_nightly_test_is_run_by_a_job() -> None:
     assert {file for file in nightly if not {file, *file.parents} & run} == set()
 
 
-def test_what_needs_the_cuda_toolkit_is_run_where_it_is_installed() -> None:
+def test_tests_that_need_the_cuda_toolkit_run_where_it_is_installed() -> None:
     tests = paths.project_folder() / "tests"
     needing = {
         file.relative_to(tests.parent)
@@ -213,7 +213,9 @@ def test_no_checkout_leaves_its_token_behind() -> None:
     assert all(one.get("with", {}).get("persist-credentials") is False for one in checkouts)
 
 
-def test_what_runs_a_pull_request_cannot_write_and_what_writes_runs_nothing_of_it() -> None:
+def test_a_job_that_runs_a_pull_request_cannot_write_and_one_that_writes_runs_nothing_of_it() -> (
+    None
+):
     assert REVIEW["permissions"] == {"contents": "read"}
     assert not [job for job in REVIEW["jobs"].values() if "permissions" in job]
     used = [step.get("uses", "") for step in steps_of(COMMENT)]

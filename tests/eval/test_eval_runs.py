@@ -199,7 +199,7 @@ def test_a_run_without_answers_or_comparisons_is_red(fakes: Fakes) -> None:
     assert not (fakes.root / "servers" / "gone").exists()
 
 
-def test_what_lm_eval_refuses_ends_the_run(fakes: Fakes, monkeypatch: Patch) -> None:
+def test_a_refusal_of_lm_eval_ends_the_run(fakes: Fakes, monkeypatch: Patch) -> None:
     reply = 'os.write(int(sys.argv[2]), b\'{"failed": "ValueError: several tasks"}\\n\')'
     python = write_fake_lm_eval(fakes.root, reply)
     monkeypatch.setattr(lm_eval_scorer, "find_lm_eval_python", lambda: python)
@@ -287,7 +287,7 @@ def test_a_fault_that_shows_is_caught(fakes: Fakes, be: dict[str, Any], user_see
     assert evaluation.find_configuration("one without toy-plain").revert == ["toy-plain"]
 
 
-def test_what_is_seen_once_of_a_fault_does_not_catch_it(fakes: Fakes) -> None:
+def test_a_fault_whose_failure_does_not_come_again_is_not_caught(fakes: Fakes) -> None:
     """Twenty items are asked first; then what failed among them is repeated."""
     evaluation = run_with_faults(fakes, wrong=[2, 1], wrong_between=[1, 20])
     [fault] = evaluation.faults
@@ -312,7 +312,7 @@ def test_a_server_that_died_and_then_answers_wrongly_has_failed_again(fakes: Fak
     assert (fault.user_sees, fault.caught) == ("crash", True), fault.unconfirmed
 
 
-def test_what_fails_without_the_fault_as_well_catches_none(fakes: Fakes) -> None:
+def test_a_failure_that_shows_without_the_fault_as_well_does_not_catch_it(fakes: Fakes) -> None:
     """The configuration without it is right at first, and wrong when it is asked again."""
     faults = [FaultPlacement(["one"], revert="toy-plain")]
     one = make_fake("one", like="base", wrong=[2, 1], wrong_between=[28, 1000])

@@ -166,7 +166,7 @@ def test_where_the_base_itself_chose_the_same_it_is_a_tie() -> None:
     )
 
 
-def test_one_that_stops_early_differs_where_it_stopped() -> None:
+def test_an_answer_that_stops_early_differs_at_its_end() -> None:
     short = TokenOutput(TOKENS[:2], (-0.05, -0.05), (3.0, 3.0))
     comparison = compare_one(make_output(), short)
     assert (comparison.verdict, comparison.items["a"].position) == (Verdict.DIFFERS, 2)

@@ -258,7 +258,7 @@ def test_each_matrix_of_this_project_is_read_by_its_commands(file: Path) -> None
         axis_checks.read_matrix(file)
 
 
-def test_one_that_is_no_text_or_not_there(tmp_path: Path) -> None:
+def test_a_file_that_is_no_text_or_absent_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     file.write_bytes(b"name: \xff\xfe\n")
     for place in (file, tmp_path / "none.yaml", tmp_path):

@@ -79,7 +79,7 @@ def make_shifted_output(by: float) -> TokenOutput:
     return make_output(margins=(3.0, 3.0 + by, 3.0, 3.0))
 
 
-def test_how_far_the_base_is_from_float32_is_what_rounding_is_worth() -> None:
+def test_the_distance_of_the_base_from_float32_is_the_tolerance_for_rounding() -> None:
     """In a mixture of experts, the repeat shows nothing, and one item in hundreds has moved."""
     least = MIN_MARGIN_NOISE["bfloat16"]
     base = {"a": make_shifted_output(2.9 * least), "b": make_output()}

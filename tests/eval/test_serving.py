@@ -122,7 +122,7 @@ def test_a_port_that_is_in_use_is_not_given() -> None:
             other.close()
 
 
-def test_what_a_server_takes_behind_its_port_is_nobody_elses(monkeypatch: Patch) -> None:
+def test_the_ports_behind_a_servers_port_are_reserved_for_it(monkeypatch: Patch) -> None:
     monkeypatch.setattr(ports, "FIRST_PORT", 31500)  # a range in which no other test has servers
     monkeypatch.setattr(ports, "LAST_PORT", 31600)
     first, *others = ports.reserve_ports(1, (3, 4))

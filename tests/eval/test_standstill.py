@@ -86,7 +86,7 @@ def test_a_rank_stands_still_if_neither_it_nor_its_helpers_want_to_work(
     assert stand_still(make_rank(**before), make_rank(**after)) is stands
 
 
-def test_one_rank_that_works_is_enough() -> None:
+def test_a_server_with_one_working_rank_does_not_stand_still() -> None:
     still, works = make_rank(main=ASLEEP), make_rank(main=ThreadActivity("R", 1, 1))
     other = {7: RankActivity(7, {7: ThreadActivity("R", 1, 1)})}
     assert stand_still(still, still)

@@ -53,7 +53,7 @@ def test_nights_give_the_state(
     assert (line.last_ok.night_index if line.last_ok else None) == good
 
 
-def test_what_was_not_run_is_never_mended(nights: SimulatedNights) -> None:
+def test_an_item_that_was_not_run_is_never_mended(nights: SimulatedNights) -> None:
     assert store_letters(nights, "ox-").state is State.NOT_RUN
     nights.matrix(3, {"a": "?", "beside": "o"})
     assert nights.line(" a").state is State.NOT_RUN

@@ -82,7 +82,7 @@ def test_a_window_begins_with_a_whole_night() -> None:
         time_window.parse_since("2026-12-01", now)
 
 
-def test_what_lies_before_the_window_is_not_seen(nights: SimulatedNights, capsys: Output) -> None:
+def test_runs_before_the_window_are_not_read(nights: SimulatedNights, capsys: Output) -> None:
     nights.prove(0, {"27460": "x"})
     nights.prove(4, {"27460": "x"})
     report_nights(nights, "--json")
@@ -166,7 +166,7 @@ def test_money(nights: SimulatedNights, capsys: Output) -> None:
     assert ResourcePrices().compute_cost("cpu", 3600) is None
 
 
-def test_what_became_slower(nights: SimulatedNights, capsys: Output) -> None:
+def test_a_slower_item_is_reported(nights: SimulatedNights, capsys: Output) -> None:
     for night in range(5):
         nights.matrix(night, {"a": "o", "b": "o"}, seconds=10.0 if night < 4 else 16.0)
     report_nights(nights, "--json")

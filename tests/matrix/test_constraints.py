@@ -52,7 +52,7 @@ def test_a_pair_extends_exactly_if_a_row_has_it(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_is_in_conflict_cannot_be_spared(seed: int) -> None:
+def test_each_constraint_of_a_conflict_is_needed(seed: int) -> None:
     space = draw_space(seed)
     for values in product(space.list_values(0), space.list_values(1), space.list_values(2)):
         if space.can_extend(values):
@@ -136,7 +136,7 @@ def test_a_fixed_cell_that_a_constraint_forbids_is_refused_by_its_name(tmp_path:
     assert refusal == f"small.yaml:11: cell 1 (kv fp8, page 1) is forbidden by {constraint}"
 
 
-def test_what_a_constraint_forbids_is_counted_as_allowed_but_for_it(tmp_path: Path) -> None:
+def test_the_tuples_that_one_constraint_alone_forbids_are_counted(tmp_path: Path) -> None:
     # The first rule excludes only kv fp8 with page 1; the second, topk without EAGLE.
     dropped = make_plan(tmp_path, make_text(constraints=(WHOLE_PAGES, TREE))).dropped
     assert [one.tuples for one in dropped] == [1, 2]

@@ -43,7 +43,7 @@ def group_pairs(space: RowSpace) -> CoverageGroups:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_what_can_meet_does_and_no_row_breaks_a_rule(seed: int) -> None:
+def test_each_possible_tuple_has_a_row_and_no_row_breaks_a_rule(seed: int) -> None:
     space = draw_space(seed)
     groups: CoverageGroups = [(list(space.axes), 2), ([0, 2, 4], 3), ([1, 3], 1)]
     found = covering_array.build_covering_rows(space, groups, [], seed).rows
@@ -75,7 +75,7 @@ def test_about_as_few_rows_as_the_best_known(
     assert len(found) <= 1.15 * best
 
 
-def test_what_stands_in_no_row_is_counted_as_uncovered() -> None:
+def test_a_tuple_without_a_row_is_counted_as_uncovered() -> None:
     space = RowSpace([3, 3, 2])
     found = covering_array.build_covering_rows(space, group_pairs(space), [], 0).rows
     for left_out in range(len(found)):
@@ -85,7 +85,7 @@ def test_what_stands_in_no_row_is_counted_as_uncovered() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_cannot_meet_is_counted_apart(seed: int) -> None:
+def test_impossible_tuples_are_counted_apart(seed: int) -> None:
     space = draw_space(seed)
     counted = covering_array.count_group_tuples(space, list(space.axes), 2, [])
     assert counted.allowed == len(collect_tuples(list_rows(space), group_pairs(space)))
@@ -96,7 +96,7 @@ def test_what_cannot_meet_is_counted_apart(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [seed for seed in range(12) if list_rows(draw_space(seed))])
-def test_what_is_kept_has_a_row_of_its_own(seed: int) -> None:
+def test_required_values_have_a_row_of_their_own(seed: int) -> None:
     space = draw_space(seed)
     rows = list_rows(space)
     keep = [list(rows[0]), list(rows[-1])[:2], [rows[len(rows) // 2][3]]]

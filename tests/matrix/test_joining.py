@@ -56,7 +56,7 @@ def test_shards_in_any_order_are_the_whole_plan() -> None:
     assert (whole.started, whole.id) == ("2026-01-01T00:01:00+00:00", "m-1+m-2+m-3")
 
 
-def test_one_red_shard_makes_it_red_and_one_that_was_stopped_too() -> None:
+def test_a_red_or_a_stopped_shard_makes_the_whole_run_red() -> None:
     red = shards.merge_shards(
         make_parts(make_shard(1), make_shard(2, outcome=Outcome.RED), make_shard(3))
     )

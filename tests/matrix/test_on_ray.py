@@ -152,7 +152,9 @@ def list_nodes() -> list[dict[str, Any]]:
     return [node for node in found if node["Alive"]]
 
 
-def test_what_no_node_has_is_said_at_once_and_the_others_run(on_ray: Any, tmp_path: Path) -> None:
+def test_a_cell_that_no_node_can_run_ends_at_once_and_the_others_run(
+    on_ray: Any, tmp_path: Path
+) -> None:
     cells = [
         make_cell("gpu", "true", gpus=1.0),
         make_cell("many", "true", cpus=64.0),

@@ -134,7 +134,7 @@ def test_github_gets_one_line_that_its_matrix_takes(capsys: Output, tmp_path: Pa
     }
 
 
-def test_what_cannot_be_planned_is_the_callers_to_mend(capsys: Output, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_planned_is_a_wrong_call(capsys: Output, tmp_path: Path) -> None:
     assert main(["matrix", "plan", str(tmp_path / "none.yaml")]) == 2
     assert "No such file" in capsys.readouterr().err
     assert main(["matrix", "plan", "nightly"]) == 2

@@ -162,7 +162,7 @@ def test_a_stop_ends_what_runs_and_says_so(drive: Drive) -> None:
     assert drive.newest().status == "stopped"
 
 
-def test_one_cell_is_run_by_its_identity_and_is_no_shard(drive: Drive) -> None:
+def test_a_cell_that_is_run_by_its_identity_is_no_shard(drive: Drive) -> None:
     drive.write(make_cell("one", drive.marks("one")), make_cell("two", drive.marks("two")))
     assert drive.run("--cell", "tw") == 0
     assert (drive.times("one"), drive.times("two")) == (0, 1)

@@ -78,7 +78,7 @@ def test_the_log_lies_where_it_is_said_to_and_earlier_ones_beside_it(drive: Driv
     assert {file.name for file in folder.iterdir()} == {"log", "log.1"}
 
 
-def test_what_unfix_prints_as_json_is_counted(drive: Drive) -> None:
+def test_the_verdicts_in_printed_json_are_counted(drive: Drive) -> None:
     printed = {"counts": {"proven": 7, "toothless": 2}, "green": False}
     (drive.root / "printed.json").write_text(json.dumps(printed, indent=2) + "\n")
     command = ["sh", "-c", "echo on stderr >&2; cat printed.json; exit 1", "--json"]
@@ -103,7 +103,7 @@ def test_an_evaluations_verdicts_are_counted_too(tmp_path: Path) -> None:
     assert exit_outcome.read_printed_json(log) is None
 
 
-def test_what_this_machine_lacks_is_said_by_name_and_the_rest_runs(drive: Drive) -> None:
+def test_a_resource_that_this_machine_lacks_is_named_and_other_cells_run(drive: Drive) -> None:
     drive.write(
         make_cell("many", "true", cpus=4096.0),
         make_cell("npu", "true", custom={"npu": 64.0}),

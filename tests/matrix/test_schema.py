@@ -34,7 +34,7 @@ def test_words_are_taken_as_they_are_written(tmp_path: Path) -> None:
         ("name: [", "not YAML"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_named_with_its_line(
+def test_a_problem_of_the_schema_is_named_with_its_line(
     tmp_path: Path, content: str, reason: str
 ) -> None:
     assert reason in get_refusal(tmp_path, content)
@@ -130,7 +130,7 @@ axes:
     assert (cell.needs.custom, cell.limit) == ({"npu": 1}, 9)
 
 
-def test_ours_are_called_by_their_kind(tmp_path: Path) -> None:
+def test_a_work_of_a_kind_calls_its_unfix_command(tmp_path: Path) -> None:
     works = "run: {p: {kind: suites, command: '27460 --release {release} {words}'}}\n"
     cell = make_plan(tmp_path, make_text(constraints=(TREE,), run=works)).cells[0]
     assert cell.command[:3] == ["unfix", "prove", "27460"]

@@ -149,7 +149,7 @@ def test_a_copy_that_was_cut_short_is_made_again(node: Path, monkeypatch: Patch)
         assert (half / "code").read_text() == "whole"
 
 
-def test_what_travels_is_the_checkout_and_the_packages_that_it_needs(monkeypatch: Patch) -> None:
+def test_the_checkout_and_the_packages_that_it_needs_are_shipped(monkeypatch: Patch) -> None:
     environment: dict[str, Any] = code_shipping.build_runtime_environment()
     assert Path(environment["working_dir"]) == paths.project_folder()
     assert any(one.startswith("ast-grep-py") for one in environment["pip"])

@@ -26,7 +26,7 @@ def make_run(**changes: Any) -> MatrixRun:
     return run
 
 
-def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
+def test_a_stored_run_is_read_again(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     run = make_run()
     store.matrix.begin(run)
@@ -54,7 +54,7 @@ def test_a_run_says_on_what_machine_and_with_which_versions_it_was_made(drive: D
     assert {"date", "system", "cores", "gpu", "unfix"} <= recorded_machine.keys()
 
 
-def test_what_a_cell_takes_is_the_median_of_those_that_came_to_an_answer(tmp_path: Path) -> None:
+def test_the_time_of_a_cell_is_the_median_of_its_green_and_red_attempts(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     store.matrix.begin(make_run())
     ends = [

@@ -120,7 +120,7 @@ def test_the_most_concerned_come_first_and_then_the_quickest() -> None:
         (9, 30.0, ["more than the 30 s that are left of --budget"] * 3),
     ],
 )
-def test_what_the_limit_or_the_budget_leaves_out_says_so(
+def test_an_item_that_the_limit_or_the_budget_leaves_out_has_the_reason(
     limit: int, seconds_left: float, reasons: list[str]
 ) -> None:
     items = [TouchedItem(str(seconds), "", 1, seconds) for seconds in (20.0, 30.0, 25.0)]

@@ -173,7 +173,7 @@ def test_a_guard_that_fails_by_its_bug_is_proven_always() -> None:
             assert judge_guard(way, lambda side: side == "buggy").verdict is CellVerdict.PROVEN
 
 
-def test_one_that_passes_at_first_and_then_fails_is_flaky() -> None:
+def test_a_guard_that_passes_at_first_and_then_fails_is_flaky() -> None:
     """A counter in a file, or a warm cache: not the toggle, in any order of the sides."""
     for _ in range(200):
         calls: list[str] = []
@@ -232,7 +232,7 @@ def judge_outcomes(fixed: str, buggy: str) -> CellResult:
 
 @pytest.mark.usefixtures("smoke_profile")
 @pytest.mark.parametrize("rate", [0.02, 0.5])
-def test_what_hypothesis_reports_has_failed_once_more_in_the_end(rate: float) -> None:
+def test_a_failure_that_hypothesis_reports_was_seen_twice(rate: float) -> None:
     """So a test that fails by chance is reported no more often than its rate, in any length."""
     drawn = random.Random(f"hypothesis {rate}")
     reports = 0
@@ -253,7 +253,7 @@ def test_what_hypothesis_reports_has_failed_once_more_in_the_end(rate: float) ->
     assert reports / times < rate + 4 * (rate * (1 - rate) / times) ** 0.5
 
 
-def test_what_draws_at_random_draws_anew_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_source_of_random_numbers_is_seeded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[tuple[str, int]] = []
 
     def seeding(name: str, function: str, **more: Any) -> SimpleNamespace:

@@ -104,7 +104,7 @@ def test_nights_of_the_same_code_stand_for_repetitions(store: Store) -> None:
     assert "5 of its repetitions are those of earlier runs: night3, night2, night1" in found.why
 
 
-def test_what_they_do_not_say_is_run(store: Store) -> None:
+def test_repetitions_that_earlier_nights_lack_are_run(store: Store) -> None:
     store_night(store, "night1")
     found, left, judged = run_tonight(store)
     assert not judged
@@ -122,7 +122,7 @@ def test_what_they_do_not_say_is_run(store: Store) -> None:
 @pytest.mark.parametrize(
     "outcomes", [(FAILED, FAILED), (PASSED, PASSED), (PASSED, SideOutcome.HANG)]
 )
-def test_one_night_that_differs_makes_it_flaky(
+def test_a_night_that_differs_makes_the_cell_flaky(
     store: Store, outcomes: tuple[SideOutcome, SideOutcome]
 ) -> None:
     store_night(store, "night1", *outcomes)
@@ -147,13 +147,13 @@ def test_other_code_and_runs_that_did_not_finish_say_nothing(
     assert not any(side.again for side in found.sides.values())
 
 
-def test_what_takes_no_time_is_run_again(store: Store) -> None:
+def test_a_quick_side_is_run_again(store: Store) -> None:
     store_nights(store, 3)
     assert not run_tonight(store, seconds=verdicts.LONG_SIDE_SECONDS / 2)[2]
     assert not run_tonight(store, way=RepeatMode.EXAMPLE)[2]
 
 
-def test_what_a_night_took_from_another_counts_once(store: Store) -> None:
+def test_a_repetition_that_a_night_took_from_another_counts_once(store: Store) -> None:
     store_night(store, "night1")
     store_night(
         store,

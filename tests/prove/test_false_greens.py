@@ -76,7 +76,7 @@ BAD = "@guards('toy-plain')\ndef test_bad():\n    buggy()\n"
 
 
 @pytest.mark.parametrize("file", SELECTIONS)
-def test_what_the_suite_itself_leaves_out_is_a_problem(prove: Prove, file: str) -> None:
+def test_a_guard_that_the_suite_itself_leaves_out_is_a_problem(prove: Prove, file: str) -> None:
     prove.write(GOOD + BAD)
     (prove.guards / file).write_text(SELECTIONS[file])
     code, found = run_prove(prove)
@@ -85,7 +85,7 @@ def test_what_the_suite_itself_leaves_out_is_a_problem(prove: Prove, file: str) 
     assert any("leave out 1 guard: test_toy.py::test_bad" in each for each in found["problems"])
 
 
-def test_what_the_call_leaves_out_is_no_problem(prove: Prove) -> None:
+def test_a_guard_that_the_call_leaves_out_is_no_problem(prove: Prove) -> None:
     prove.write(GOOD + BAD)
     (prove.guards / "pytest.ini").write_text(SELECTIONS["pytest.ini"])
     code, found = run_prove(prove, "-k", "good")

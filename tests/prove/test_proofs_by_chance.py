@@ -74,13 +74,13 @@ def test_chance_is_proven_at_most_now_and_then(prove: Prove) -> None:
     assert len(drawn) > 1, "forks that draw the same would all come to the same"
 
 
-def test_what_docs_say_cannot_be_refused_is_what_cannot(prove: Prove) -> None:
+def test_the_guards_that_the_page_calls_irrefutable_are_proven(prove: Prove) -> None:
     """If one were refused after all, docs/prove.md would be wrong."""
     prove.write(BEYOND_ANY_RUNNER)
     assert {cell["verdict"] for cell in prove.cells().values()} == {"proven"}
 
 
-def test_one_that_is_seeded_by_itself_is_no_chance(prove: Prove) -> None:
+def test_a_guard_that_seeds_its_own_numbers_is_no_chance(prove: Prove) -> None:
     prove.write(
         "import random\n@guards('toy-plain')\ndef test_it():\n"
         "    drawn = random.Random(7).randrange(1, 9)\n"

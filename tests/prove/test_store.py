@@ -56,7 +56,7 @@ def fill_store(store: Store, some: ProveRun, *cells: CellResult) -> None:
     store.prove.save_planned_cells(some.id, cells)
 
 
-def test_what_is_written_is_read_again(file: Path) -> None:
+def test_a_written_run_is_read_again(file: Path) -> None:
     store = Store(file)
     done = make_cell()
     fill_store(store, make_run(), done, make_cell("t.py::test_b"))
@@ -173,7 +173,7 @@ def test_a_run_whose_process_is_gone_counts_as_stopped(file: Path) -> None:
     assert store.prove.find_latest().status == "running"
 
 
-def test_this_process_lives_and_one_of_its_number_that_began_otherwise_does_not() -> None:
+def test_a_process_is_known_by_its_number_and_its_start() -> None:
     assert writer_process.is_process_alive(writer_process.identify_this_process())
     boot, _, _, machine = writer_process.identify_this_process().split()
     assert not writer_process.is_process_alive(f"{boot} {os.getpid()} 1 {machine}")

@@ -101,7 +101,7 @@ def test_a_message_to_a_supervisor_that_ended_does_not_end_the_worker(session: E
         signal.signal(signal.SIGPIPE, before)
 
 
-def test_one_supervisor_answers_many(session: Echo) -> None:
+def test_a_supervisor_answers_many_requests(session: Echo) -> None:
     heard = []
     for number in range(3):
         session.dispatch_request(Request(number, long=200_000))  # more than a pipe's capacity

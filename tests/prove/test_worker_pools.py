@@ -80,7 +80,7 @@ def test_a_release_whose_last_tests_run_makes_room_for_the_next(runner: ProveRun
     assert runner.select_active_pools() == runner.pools[:3]
 
 
-def test_what_runs_alone_waits_for_every_release(runner: ProveRunner) -> None:
+def test_an_exclusive_task_waits_for_every_release(runner: ProveRunner) -> None:
     first, second, third, fourth = runner.pools
     begin_work(first, *TASKS[:2], alone=True)
     for pool in (second, third, fourth):
