@@ -111,7 +111,6 @@ class Fakes:
     def __init__(self, root: Path, shared: SharedLmEval) -> None:
         self.root = root
         self.shared = shared
-        self.messages: list[str] = []
         self.device = "cpu"
         self.request_timeout = calling.PATIENCE_SECONDS
 
@@ -131,8 +130,7 @@ class Fakes:
         matrix = MatrixFile("fake", list(configurations), faults or [], **settings)
         where = self.where()
         new = begin_evaluation(matrix, where, "eval-fake", "unfix eval")
-        progress = lambda _, message: self.messages.append(message)  # noqa: E731
-        run = EvaluationRunner(matrix, where, new, jobs=1, max_items=limit, on_progress=progress)
+        run = EvaluationRunner(matrix, where, new, jobs=1, max_items=limit)
         run.servers._idle_scorers.put(self.shared.scorer)
         return run
 
