@@ -45,6 +45,8 @@ def find_stream(stream_id: int) -> Stream | None:
 
 # Called with what the host has waited for.
 WAIT_OBSERVERS: list[Callable[[Clock], None]] = []
+# Called with each event that is recorded.
+RECORD_OBSERVERS: list[Callable[[Event], None]] = []
 
 
 def wait_on_host(clock: Clock) -> None:
@@ -145,6 +147,8 @@ class Event:
         stream = stream or current_stream()
         merge_clock(stream.clock, _host_clock)
         self.clock = dict(stream.clock)
+        for observe in RECORD_OBSERVERS:
+            observe(self)
 
     def wait(self, stream: Stream | None = None) -> None:
         """Order a stream after the recorded launches; an unrecorded event orders nothing."""

@@ -103,6 +103,7 @@ class CardSource:
 
     def open(self) -> None:
         self._is_open = True
+        streams.RECORD_OBSERVERS.append(self._tracer.note_event)
         _bindings._activate_gpu_trace()
         clocks = self._clocks
         callbacks: dict[str, Callable[..., Any]] = {
@@ -133,6 +134,7 @@ class CardSource:
 
     def close(self) -> None:
         self._is_open = False
+        streams.RECORD_OBSERVERS.remove(self._tracer.note_event)
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()

@@ -15,21 +15,21 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
-from harness.device.streams import Clock
+from harness.device.streams import Clock, Event
 from harness.kernels.check.violations import Violation
 from harness.kernels.launches import LAUNCH_CHECKS, host_values
 from harness.kernels.launches.allocation_table import AllocationTable
 from harness.kernels.launches.call_stacks import CallStack, capture_stack
+from harness.kernels.launches.captured_parts import CapturedPart, join_parts
 from harness.kernels.launches.device_launch import ArgumentUse, DeviceLaunch, Stream
 from harness.kernels.launches.device_memory import (
     DeviceAllocation,
     GraphPool,
-    MemoryAccess,
     ReplayableGraph,
     make_access,
 )
@@ -86,10 +86,11 @@ class LaunchTracer:
         self._capture: ReplayableGraph | None = None
         self._capturing_thread = 0
         self._pools: weakref.WeakValueDictionary[object, GraphPool] = weakref.WeakValueDictionary()
-        self._replayed: weakref.WeakKeyDictionary[Any, list[MemoryAccess]] = (
+        self._replayed: weakref.WeakKeyDictionary[Any, list[CapturedPart]] = (
             weakref.WeakKeyDictionary()
         )
-        self._captured_accesses: list[MemoryAccess] = []
+        self._captured_parts = [CapturedPart()]
+        self._captured_events: weakref.WeakSet[Event] = weakref.WeakSet()
         self._freed: deque[tuple[int, CallStack]] = deque()
         self._lock = threading.RLock()
         self._thread = threading.local()
@@ -214,7 +215,7 @@ class LaunchTracer:
             accesses = [make_access(launch, use, self._find(use.tensor)) for use in uses]
             if self._capture is not None and self._is_capturing:
                 self.counts.captured += 1
-                self._captured_accesses += accesses
+                self._captured_parts[-1].accesses += accesses
                 if self._graph_check is not None:
                     values = host_values.find_host_values(launch, arguments)
                     self._graph_check.add_launch(self._capture, accesses, values)
@@ -242,7 +243,7 @@ class LaunchTracer:
     def begin_capture(self, graph: Any, handle: object = None) -> None:
         """Begin a capture into the pool of a handle, or into one of its own."""
         with self._lock:
-            self._captured_accesses = []
+            self._captured_parts = [CapturedPart()]
             self._capturing_thread = threading.get_ident()
             pool = self._pools.get(handle) if handle else None
             if pool is None:
@@ -264,13 +265,23 @@ class LaunchTracer:
             capture.pool.add_spans(capture)
             if self._graph_check is not None:
                 self._graph_check.end_capture(capture)
-            for access in self._captured_accesses:
-                # None of it ran: only a replay is ordered with other launches.
-                access.allocation.accesses = [
-                    one for one in access.allocation.accesses if one.launch != access.launch
-                ]
-            self._replayed[graph] = _merge_accesses(self._captured_accesses)
-            self._captured_accesses = []
+            for part in self._captured_parts:
+                part.forget_launches()
+            self._replayed[graph] = join_parts(self._captured_parts)
+            self._captured_parts = [CapturedPart()]
+
+    def note_event(self, event: Event) -> None:
+        """Note that an event was recorded: a graph that is captured records it at each replay.
+
+        One that other code records later was part of the capture alone, as of a side stream.
+        """
+        with self._lock:
+            if self._capture is not None and self._is_capturing:
+                self._captured_events.add(event)
+                self._captured_parts[-1].events.append(weakref.ref(event))
+                self._captured_parts.append(CapturedPart())
+            else:
+                self._captured_events.discard(event)
 
     def reset(self, graph: Any) -> None:
         with self._lock:
@@ -279,7 +290,7 @@ class LaunchTracer:
                 self._graph_check.reset(graph)
 
     def replay(self, graph: Any) -> None:
-        """Check a graph, and count its replay as one launch."""
+        """Check a graph, and count its replay as one launch, or as one up to each event in it."""
         if self.is_paused:
             return
         with self._lock:
@@ -290,10 +301,13 @@ class LaunchTracer:
                 self._graph_check.replay(graph, stack)
             if self._stream_check is not None:
                 stream = self._clocks.get_current_stream()
-                number, clock = self._clocks.advance(stream)
-                self._stream_check.add_launch(
-                    *_make_replay(self._replayed.get(graph, []), stream, number, clock, stack)
-                )
+                for part in self._replayed.get(graph, []):
+                    number, clock = self._clocks.advance(stream)
+                    launch = DeviceLaunch("a replayed graph", stream, number, clock, stack)
+                    self._stream_check.add_launch(launch, part.list_replayed(launch))
+                    for event in part.list_events():
+                        if event in self._captured_events:
+                            event.clock = self._clocks.get_clock(stream)
 
     def finish(self) -> None:
         """Report what is still waiting to be confirmed, even if the device has failed."""
@@ -312,29 +326,3 @@ class LaunchTracer:
             self._end_freed()
             if self._graph_check is not None:
                 self._graph_check.confirm()
-
-
-def _merge_accesses(accesses: list[MemoryAccess]) -> list[MemoryAccess]:
-    """Keep one access of each range, a write before a read."""
-    merged: dict[tuple[int, int, int], MemoryAccess] = {}
-    for access in accesses:
-        key = id(access.allocation), access.start, access.end
-        known = merged.get(key)
-        if known is None or (access.writes, not access.partial) > (known.writes, not known.partial):
-            merged[key] = access
-    return list(merged.values())
-
-
-def _make_replay(
-    captured: list[MemoryAccess], stream: Stream, number: int, clock: Clock, stack: CallStack
-) -> tuple[DeviceLaunch, list[MemoryAccess]]:
-    launch = DeviceLaunch("a replayed graph", stream, number, clock, stack)
-    accesses = [
-        replace(
-            access,
-            launch=replace(launch, name=f"{access.launch.name} of a replayed graph"),
-        )
-        for access in captured
-        if access.allocation.freed_at is None
-    ]
-    return launch, accesses

@@ -70,12 +70,14 @@ class VirtualSource:
         dispatch.OBSERVERS.append(self._observe_operator)
         memory.ALLOCATION_OBSERVERS.append(self._observe_allocation)
         host_memory.RECORD_STREAM_OBSERVERS.append(self._observe_record_stream)
+        streams.RECORD_OBSERVERS.append(self._tracer.note_event)
         graphs.GRAPH_OBSERVERS.append(self)
 
     def close(self) -> None:
         dispatch.OBSERVERS.remove(self._observe_operator)
         memory.ALLOCATION_OBSERVERS.remove(self._observe_allocation)
         host_memory.RECORD_STREAM_OBSERVERS.remove(self._observe_record_stream)
+        streams.RECORD_OBSERVERS.remove(self._tracer.note_event)
         graphs.GRAPH_OBSERVERS.remove(self)
         self._living.clear()
 

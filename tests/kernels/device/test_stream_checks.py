@@ -131,6 +131,60 @@ def test_a_replay_is_ordered_with_other_launches_and_a_capture_is_not() -> None:
     assert "which add_one of a replayed graph" in found.headline
 
 
+@pytest.mark.parametrize("reads", ["before the graph", "in front of the event", "behind it"])
+def test_each_replay_records_the_event_of_a_graph(reads: str) -> None:
+    """SGLang's scheduler waits so until a decode has read its table, and writes it then.
+
+    The event orders what the graph did up to it, and what the stream did before the replay.
+    """
+
+    def program() -> None:
+        table, out = torch.zeros(8, device="cuda"), torch.zeros(8, device="cuda")
+        forward, read_done = torch.cuda.Stream(), torch.cuda.Event(external=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            if reads == "in front of the event":
+                out.copy_(table)
+            read_done.record()
+            if reads == "behind it":
+                out.copy_(table)
+        for _ in range(2):
+            forward.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(forward):
+                if reads == "before the graph":
+                    out.add_(table)
+                graph.replay()
+            torch.cuda.current_stream().wait_event(read_done)
+            table.add_(1)
+
+    found = find_violation(program, "streams")
+    if reads != "behind it":
+        assert found is None
+        return
+    assert isinstance(found, UnorderedAccess)
+    assert found.headline.startswith("aten::add_ writes self on stream 0")
+    assert "which aten::copy_ of a replayed graph reads" in found.headline
+
+
+def test_an_event_that_is_recorded_after_its_capture_is_no_step_of_the_graph() -> None:
+    def program() -> None:
+        table, out = torch.zeros(8, device="cuda"), torch.zeros(8, device="cuda")
+        forward, done = torch.cuda.Stream(), torch.cuda.Event()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out.copy_(table)
+            done.record()  # for a side stream of the capture
+        done.record()
+        forward.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(forward):
+            graph.replay()
+        torch.cuda.current_stream().wait_event(done)  # as it was recorded before the replay
+        table.add_(1)
+
+    found = find_violation(program, "streams")
+    assert isinstance(found, UnorderedAccess)
+
+
 @pytest.mark.parametrize("is_captured", [True, False])
 def test_torchs_sanitizer_counts_a_captured_launch_as_one_that_ran(is_captured: bool) -> None:
     """So its reports of `store_cache` on a served Llama are false (docs/check.md)."""
