@@ -127,12 +127,12 @@ def make_domains() -> dict[str, Callable[[random.Random], dict[str, Any]]]:
     def batch(**bounds: int) -> Callable[[random.Random], dict[str, Any]]:
         return lambda chance: {"batch": a_batch(**bounds)(chance)}
 
-    def batch_and_way(chance: random.Random) -> dict[str, Any]:
-        return {"batch": a_batch()(chance), "way": in_a_graph(chance)}
+    def batch_and_mode(chance: random.Random) -> dict[str, Any]:
+        return {"batch": a_batch()(chance), "mode": in_a_graph(chance)}
 
     def too_small(chance: random.Random) -> dict[str, Any]:
         name, missing = chance.choice(ASSERTING_BACKENDS), chance.randint(1, 3)
-        return {"name": name, "missing": missing, **batch_and_way(chance)}
+        return {"name": name, "missing": missing, **batch_and_mode(chance)}
 
     def chunk(far: str) -> Callable[[random.Random], dict[str, Any]]:
         return lambda chance: {"chunk": a_chunk(far)(chance)}
@@ -145,8 +145,8 @@ def make_domains() -> dict[str, Callable[[random.Random], dict[str, Any]]]:
     return {
         "test_a_graph_row_of_flashinfer_holds_what_the_last_step_writes": batch(longest=2000),
         "test_a_graph_row_of_flashinfer_mla_holds_what_the_last_step_writes": batch(longest=2000),
-        "test_in_a_graph_each_branch_of_flashinfer_finds_its_slots": batch_and_way,
-        "test_in_a_graph_each_branch_of_flashinfer_mla_finds_its_slots": batch_and_way,
+        "test_in_a_graph_each_branch_of_flashinfer_finds_its_slots": batch_and_mode,
+        "test_in_a_graph_each_branch_of_flashinfer_mla_finds_its_slots": batch_and_mode,
         "test_a_batch_is_its_requests_one_behind_the_other": batch(requests=2, topk=2),
         "test_padding_changes_nothing_for_the_requests": batch(requests=1),
         "test_a_row_that_is_too_small_is_refused_before_it_is_written": too_small,

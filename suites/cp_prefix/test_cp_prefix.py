@@ -48,9 +48,9 @@ def _context_parallelism_runs_here() -> None:
 @given(prefill=adapter.prefills())
 def test_each_token_looks_at_its_prefix_and_at_itself(prefill: adapter.DealtPrefill) -> None:
     with checking.checked() as check:
-        seen = adapter.run_attention(prefill, check.device)
+        record = adapter.run_attention(prefill, check.device)
     for operator in OPERATORS:
-        got, wanted = seen.list_queries(operator), prefill.list_expected_queries()
+        got, wanted = record.list_queries(operator), prefill.list_expected_queries()
         assert got == wanted, adapter.describe_mismatch(operator, got, wanted)
 
 
@@ -87,17 +87,17 @@ def test_lengths_from_positions_hold_the_prefix(prefill: adapter.DealtPrefill) -
     if not cp_ranks.BY_POSITION:
         skip_not_applicable("the KV lengths come from the split, not from the tokens' positions")
     with checking.checked() as check:
-        seen = adapter.run_attention(prefill, check.device)
+        record = adapter.run_attention(prefill, check.device)
     for operator in OPERATORS:
-        got, wanted = seen.list_queries(operator), prefill.list_expected_queries()
+        got, wanted = record.list_queries(operator), prefill.list_expected_queries()
         assert got == wanted, adapter.describe_mismatch(operator, got, wanted)
 
 
 @given(prefill=adapter.prefills())
 def test_every_rank_stores_all_keys_in_order(prefill: adapter.DealtPrefill) -> None:
     with checking.checked() as check:
-        seen = adapter.run_attention(prefill, check.device, gathered=True)
-    for keys in seen.keys:
+        record = adapter.run_attention(prefill, check.device, gathered=True)
+    for keys in record.keys:
         assert keys.reshape(len(keys), -1)[:, 0].tolist() == list(range(1, len(keys) + 1))
         assert len(keys) == len(prefill.tokens)
 
@@ -108,8 +108,8 @@ def test_the_fused_split_and_context_parallelism_never_meet(prefill: adapter.Dea
     if not cp_ranks.FUSED_SPLIT:
         skip_not_applicable("no fused split of queries and keys")
     with checking.checked() as check:
-        seen = adapter.run_preparation(prefill, check.device)
-    assert not seen.unbound_names, f"the prefill ends: {seen.unbound_names[0]}"
-    assert not (seen.dealt and seen.recorder.fused_splits)
-    for keys in seen.keys:
+        record = adapter.run_preparation(prefill, check.device)
+    assert not record.unbound_names, f"the prefill ends: {record.unbound_names[0]}"
+    assert not (record.dealt and record.recorder.fused_splits)
+    for keys in record.keys:
         assert torch.equal(keys.cpu(), adapter.list_expected_keys(prefill))

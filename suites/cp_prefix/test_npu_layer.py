@@ -41,20 +41,29 @@ def _the_layer_is_prepared_so_here() -> None:
         skip_not_applicable("an older way to prepare a layer")
 
 
-def check_all(way: LayerVariant, forwards: tuple[TokenPositions, ...]) -> None:
+def check_all(variant: LayerVariant, forwards: tuple[TokenPositions, ...]) -> None:
     with checking.checked() as check:
-        stage = adapter.PipelineStage(way, check.device)
+        stage = adapter.PipelineStage(variant, check.device)
         for turn, tokens in enumerate(forwards):
             for layer, prepared in zip(stage.layers, stage.run_forward(tokens, turn), strict=True):
-                wanted = adapter.compute_expected(way, tokens, layer.layer_id, turn)
+                wanted = adapter.compute_expected(variant, tokens, layer.layer_id, turn)
                 for name, value in wanted.items():
                     compare_values(name, prepared.outputs[name], value)
-                assert prepared.fused == way.fuses
-                small = way.fusion == "int8" and way.fuses and way.int8_indexer and way.runs_indexer
+                assert prepared.fused == variant.fuses
+                small = (
+                    variant.fusion == "int8"
+                    and variant.fuses
+                    and variant.int8_indexer
+                    and variant.runs_indexer
+                )
                 assert (prepared.scale is not None) == small, "scales of INT8 alone"
-                given_up = way.fusion == "prolog" and way.fuses and way.disaggregation == "decode"
+                given_up = (
+                    variant.fusion == "prolog"
+                    and variant.fuses
+                    and variant.disaggregation == "decode"
+                )
                 assert (layer.w_kc.untyped_storage().size() == 0) == given_up
-            assert not (way.disables_fused_split and stage.recorder.fused_splits)
+            assert not (variant.disables_fused_split and stage.recorder.fused_splits)
 
 
 def compare_values(name: str, got: Any, wanted: Any) -> None:
@@ -66,7 +75,7 @@ def compare_values(name: str, got: Any, wanted: Any) -> None:
         assert torch.equal(got, wanted), f"{name} is not what it should be"
 
 
-WAYS = (
+VARIANTS = (
     LayerVariant(rotates_halves=True, uses_alt_stream=True),
     LayerVariant(rotates_halves=True, first_layer=3),
     LayerVariant(rotates_halves=True, has_token_slices=True, gathers_late=True),
@@ -93,31 +102,31 @@ WAYS = (
 )
 
 
-def every_way(test: Callable[..., None]) -> Callable[..., None]:
-    for way in reversed(WAYS):
-        test = example(way=way, forwards=TOGETHER)(test)
+def try_each_variant(test: Callable[..., None]) -> Callable[..., None]:
+    for variant in reversed(VARIANTS):
+        test = example(variant=variant, forwards=TOGETHER)(test)
     return test
 
 
-@every_way
-@given(way=adapter.layer_variants(), forwards=adapter.token_batches())
+@try_each_variant
+@given(variant=adapter.layer_variants(), forwards=adapter.token_batches())
 def test_a_layer_prepares_the_same_in_every_way(
-    way: LayerVariant, forwards: tuple[TokenPositions, ...]
+    variant: LayerVariant, forwards: tuple[TokenPositions, ...]
 ) -> None:
-    check_all(way, forwards)
+    check_all(variant, forwards)
 
 
 @pytest.mark.parametrize("count", [65534, 65535])
 def test_the_fused_split_takes_fewer_than_65535_tokens(count: int) -> None:
-    way, tokens = (
+    variant, tokens = (
         LayerVariant(),
         TokenPositions(tuple(place % adapter.POSITION_COUNT for place in range(count))),
     )
     with checking.checked() as check:
-        stage = adapter.PipelineStage(way, check.device)
+        stage = adapter.PipelineStage(variant, check.device)
         stage.layers = stage.layers[:1]
         (prepared,) = stage.run_forward(tokens, 0)
         for name in ("query", "query_rotary", "key", "key_rotary", "low"):
-            wanted = adapter.compute_expected(way, tokens, way.first_layer, 0)
+            wanted = adapter.compute_expected(variant, tokens, variant.first_layer, 0)
             compare_values(name, prepared.outputs[name], wanted[name])
         assert bool(stage.recorder.fused_splits) == (count < 65535)

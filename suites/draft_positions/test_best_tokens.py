@@ -51,10 +51,10 @@ def test_each_row_gives_its_best_token(rows: LogitRows) -> None:
         assert 0 <= token < rows.vocabulary
         assert not rows.has_best_token(row) or token == rows.best[row]
     if taken.drafted is not None:
-        kept = [[adapter.UNWRITTEN] * rows.steps for _ in tokens]
+        expected = [[adapter.UNWRITTEN] * rows.steps for _ in tokens]
         for row, token in enumerate(tokens):
-            kept[row][rows.column] = token
-        assert taken.drafted.tolist() == kept
+            expected[row][rows.column] = token
+        assert taken.drafted.tolist() == expected
 
 
 @given(best=st.lists(st.integers(0, 8), min_size=3, max_size=3), rows_apart=st.integers(0, 9))

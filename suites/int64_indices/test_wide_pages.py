@@ -174,32 +174,34 @@ def make_tables(requests: int, rows_each: int, device: torch.device) -> dict[str
     }  # fmt: skip
 
 
-def assert_written(given: dict[str, torch.Tensor], row: int) -> None:
-    assert given["page_table_1"][row, :LONGEST].tolist() == [4 * n for n in range(LONGEST)]
+def assert_written(tables: dict[str, torch.Tensor], row: int) -> None:
+    assert tables["page_table_1"][row, :LONGEST].tolist() == [4 * n for n in range(LONGEST)]
     pages = LONGEST // PAGE
-    assert given["real_page_table"][row, :pages].tolist() == [4 * n for n in range(pages)]
+    assert tables["real_page_table"][row, :pages].tolist() == [4 * n for n in range(pages)]
 
 
 @pytest.mark.guards("dsa-metadata-decode-int64")
 @given(row=adapter.draw_first_row(CONTEXT))
 def test_a_decoding_request_gets_its_own_row_of_the_tables(row: int) -> None:
     with checking.checked() as check:
-        given = make_tables(row + 1, 1, check.device)
-        launch_kernel(check, "_fused_dsa_decode_metadata_kernel", (row + 2,), [(row + 1,)], **given)
-        assert_written(given, row)
+        tables = make_tables(row + 1, 1, check.device)
+        launch_kernel(
+            check, "_fused_dsa_decode_metadata_kernel", (row + 2,), [(row + 1,)], **tables
+        )
+        assert_written(tables, row)
 
 
 @pytest.mark.guards("dsa-metadata-draft-extend-int64")
 @given(request=adapter.draw_first_row(2 * CONTEXT))
 def test_an_extended_draft_gets_its_own_rows_of_the_tables(request: int) -> None:
     with checking.checked() as check:
-        given = make_tables(request + 1, 2, check.device)
+        tables = make_tables(request + 1, 2, check.device)
         launch_kernel(
             check, "_fused_dsa_draft_extend_metadata_kernel", (request + 2,), [(request + 1,)],
-            **given,
+            **tables,
         )  # fmt: skip
-        assert_written(given, 2 * request)
-        assert_written(given, 2 * request + 1)
+        assert_written(tables, 2 * request)
+        assert_written(tables, 2 * request + 1)
 
 
 @pytest.mark.guards("dsa-metadata-verify-int64")
@@ -207,9 +209,9 @@ def test_an_extended_draft_gets_its_own_rows_of_the_tables(request: int) -> None
 def test_a_verified_token_gets_its_own_row_of_the_tables(row: int) -> None:
     with checking.checked() as check:
         requests = row // 2 + 1
-        given = make_tables(requests, 2, check.device)
+        tables = make_tables(requests, 2, check.device)
         launch_kernel(
             check, "_fused_dsa_target_verify_metadata_kernel", (2 * requests + 1,), [(row + 1,)],
-            **given,
+            **tables,
         )  # fmt: skip
-        assert_written(given, row)
+        assert_written(tables, row)

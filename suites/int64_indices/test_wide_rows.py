@@ -155,9 +155,9 @@ def test_small_probabilities_are_dropped_from_their_own_row(row: int, pivot: int
             probs_ptr=likely, pivots_ptr=pivots, out_ptr=out, partial_sums_ptr=sums,
             vocab_size=VOCABULARY, num_chunks=VOCABULARY // block, BLOCK_SIZE=block,
         )  # fmt: skip
-        kept = [float(n) if n >= pivot else 0.0 for n in range(block)]
-        assert out[row, :block].tolist() == kept
-        assert float(sums[row, 0]) == sum(kept)
+        expected = [float(n) if n >= pivot else 0.0 for n in range(block)]
+        assert out[row, :block].tolist() == expected
+        assert float(sums[row, 0]) == sum(expected)
 
 
 @pytest.mark.guards("35571-normalize")

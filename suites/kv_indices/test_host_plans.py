@@ -36,17 +36,17 @@ def _lengths_are_used() -> None:
 @given(
     batch=batches(requests=2),
     padding=st.integers(0, 2),
-    way=st.sampled_from([adapter.FillMode.EAGER, adapter.FillMode.JUST_FITS]),
+    mode=st.sampled_from([adapter.FillMode.EAGER, adapter.FillMode.JUST_FITS]),
     known=st.booleans(),
 )
 def test_each_step_plans_with_the_indptr_of_its_row(
-    batch: DraftBatch, padding: int, way: adapter.FillMode, known: bool
+    batch: DraftBatch, padding: int, mode: adapter.FillMode, known: bool
 ) -> None:
     batch = pad_batch(batch, padding)
     with checking.checked() as check:
         draft = adapter.make_backend("flashinfer", batch, check.device)
         given_lengths = None if known else NOT_USABLE["not known"]
-        filled = adapter.fill_rows(check, draft, batch, way, host_lengths=given_lengths)
+        filled = adapter.fill_rows(check, draft, batch, mode, host_lengths=given_lengths)
     for planned, (indptr, _) in zip(filled.host_indptrs, filled.attend_inputs, strict=True):
         assert planned is not None
         assert planned.tolist() == indptr.tolist()
@@ -75,7 +75,7 @@ def test_the_host_counts_the_branches_of_every_step(batch: DraftBatch) -> None:
 def test_lengths_that_the_host_cannot_use_are_not_used(batch: DraftBatch, why: str) -> None:
     with checking.checked() as check, adapter.override_host_plan():
         draft = adapter.make_backend("flashinfer", batch, check.device)
-        way = adapter.FillMode.REPLAY
+        mode = adapter.FillMode.REPLAY
         adapter.assert_rows_match(
-            adapter.fill_rows(check, draft, batch, way, host_lengths=NOT_USABLE[why]), batch
+            adapter.fill_rows(check, draft, batch, mode, host_lengths=NOT_USABLE[why]), batch
         )

@@ -83,34 +83,34 @@ def test_an_eager_row_holds_what_the_last_step_writes(name: str, batch: DraftBat
     assert width >= batch.needed_width
 
 
-def each_branch_finds_its_slots(name: str, batch: DraftBatch, way: adapter.FillMode) -> None:
+def each_branch_finds_its_slots(name: str, batch: DraftBatch, mode: adapter.FillMode) -> None:
     with checking.checked() as check:
         draft = adapter.make_backend(name, batch, check.device)
-        adapter.assert_rows_match(adapter.fill_rows(check, draft, batch, way), batch)
+        adapter.assert_rows_match(adapter.fill_rows(check, draft, batch, mode), batch)
 
 
 @pytest.mark.guards("27338", without=(CHECK,))
-@given(batch=batches(), way=adapter.GRAPH_MODES)
+@given(batch=batches(), mode=adapter.GRAPH_MODES)
 def test_in_a_graph_each_branch_of_flashinfer_finds_its_slots(
-    batch: DraftBatch, way: adapter.FillMode
+    batch: DraftBatch, mode: adapter.FillMode
 ) -> None:
-    each_branch_finds_its_slots("flashinfer", batch, way)
+    each_branch_finds_its_slots("flashinfer", batch, mode)
 
 
 @pytest.mark.guards("27460", without=(CHECK,))
-@given(batch=batches(), way=adapter.GRAPH_MODES)
+@given(batch=batches(), mode=adapter.GRAPH_MODES)
 def test_in_a_graph_each_branch_of_flashinfer_mla_finds_its_slots(
-    batch: DraftBatch, way: adapter.FillMode
+    batch: DraftBatch, mode: adapter.FillMode
 ) -> None:
-    each_branch_finds_its_slots("flashinfer-mla", batch, way)
+    each_branch_finds_its_slots("flashinfer-mla", batch, mode)
 
 
 @given(where=adapter.UNAFFECTED_CASES, batch=batches())
 def test_each_branch_finds_its_slots_everywhere_else(
     where: tuple[str, adapter.FillMode], batch: DraftBatch
 ) -> None:
-    name, way = where
-    each_branch_finds_its_slots(name, batch, way)
+    name, mode = where
+    each_branch_finds_its_slots(name, batch, mode)
 
 
 # One backend each: on a release with neither fix, one toggle would not make both of them right.
@@ -151,15 +151,15 @@ def test_a_window_keeps_the_first_and_the_most_recent(name: str, batch: DraftBat
     name=st.sampled_from(adapter.ASSERTING_BACKENDS),
     batch=batches(),
     missing=st.integers(1, 3),
-    way=adapter.GRAPH_MODES,
+    mode=adapter.GRAPH_MODES,
 )
 def test_a_row_that_is_too_small_is_refused_before_it_is_written(
-    name: str, batch: DraftBatch, missing: int, way: adapter.FillMode
+    name: str, batch: DraftBatch, missing: int, mode: adapter.FillMode
 ) -> None:
     with checking.checked() as check:
         check.run_only(adapter.KERNEL, [])
         draft = adapter.make_backend(name, batch, check.device)
         adapter.narrow_rows(draft, batch, batch.needed_width - missing)
         forward = adapter.make_forward_batch(draft, batch, check.device)
-        assert adapter.is_refused(draft, forward, way)
+        assert adapter.is_refused(draft, forward, mode)
         assert not check.launches

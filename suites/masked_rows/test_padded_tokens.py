@@ -93,14 +93,16 @@ def test_a_padded_token_is_stored_nowhere(slots: list[int], value: int) -> None:
                           device=check.device)  # fmt: skip
         caches = [torch.ones((PAGE, WIDTH), device=check.device).to(torch.float8_e4m3fn)
                   for _ in "kv"]  # fmt: skip
-        kept = [torch.zeros(PAGE * scales, dtype=torch.uint8, device=check.device) for _ in "kv"]
+        sf_caches = [
+            torch.zeros(PAGE * scales, dtype=torch.uint8, device=check.device) for _ in "kv"
+        ]
         launch_kernel(
             check, "_mxfp8_quant_store_qkv_kernel", (many, 3 * HEADS), q_ptr=rows, k_ptr=rows,
             v_ptr=rows, loc_ptr=torch.tensor(slots, device=check.device), sqt=WIDTH, sqh=WIDTH,
             q8_ptr=torch.empty((many, WIDTH), device=check.device).to(torch.float8_e4m3fn),
             sfq_ptr=torch.empty((many, scales), dtype=torch.uint8, device=check.device),
-            kc_ptr=caches[0], vc_ptr=caches[1], sfk_ptr=kept[0], sfv_ptr=kept[1], skt=WIDTH,
-            skh=WIDTH, svt=WIDTH, svh=WIDTH, NQ=HEADS, NKV=HEADS, D=WIDTH, PAGE=PAGE,
+            kc_ptr=caches[0], vc_ptr=caches[1], sfk_ptr=sf_caches[0], sfv_ptr=sf_caches[1],
+            skt=WIDTH, skh=WIDTH, svt=WIDTH, svh=WIDTH, NQ=HEADS, NKV=HEADS, D=WIDTH, PAGE=PAGE,
         )  # fmt: skip
         for cache in caches:
             assert cache[0].float().unique().tolist() == [1.0]
@@ -168,8 +170,8 @@ def test_what_no_rank_holds_comes_out_as_nought(values: list[int | None]) -> Non
             out_stride_H=size, out_stride_D=1, N=2, HEAD_DIM=size, IS_BASE_E=True,
             RETURN_LSE=False,
         )  # fmt: skip
-        held = [value for value in values if value is not None]
-        assert out[0, 0].tolist() == [sum(held) / max(1, len(held))] * size
+        present = [value for value in values if value is not None]
+        assert out[0, 0].tolist() == [sum(present) / max(1, len(present))] * size
 
 
 @pytest.mark.guards("33128")

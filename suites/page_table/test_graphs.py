@@ -37,18 +37,18 @@ HAS_RAGGED = importlib.util.find_spec("sglang.srt.speculative.ragged_verify") is
 HAS_REACH = hasattr(flash.flashattention_backend.FlashAttentionBackend, "_spec_read_seq_len_delta")
 
 
-def each_request_reads_its_own(batch: DraftBatch, way: GraphForward, pool: PoolKind) -> None:
+def each_request_reads_its_own(batch: DraftBatch, forward: GraphForward, pool: PoolKind) -> None:
     with checking.checked() as check:
-        graph = CapturedGraph(batch, way, pool, check.device)
+        graph = CapturedGraph(batch, forward, pool, check.device)
         canaries = flash.fill_stale(graph.metadata)
         graph.replay()
-        graph.assert_reads(flash.list_request_slots(batch, way.extra_read_tokens))
-        flash.assert_counts_add_up(graph.metadata, [way.queries] * len(batch.lengths))
+        graph.assert_reads(flash.list_request_slots(batch, forward.extra_read_tokens))
+        flash.assert_counts_add_up(graph.metadata, [forward.queries] * len(batch.lengths))
         canaries.assert_untouched()
         if HAS_REACH:
             assert (
-                graph.backend._spec_read_seq_len_delta(way.mode, way.spec_info)
-                == way.extra_read_tokens
+                graph.backend._spec_read_seq_len_delta(forward.mode, forward.spec_info)
+                == forward.extra_read_tokens
             )
 
 
@@ -160,7 +160,7 @@ def test_an_extension_of_a_draft_reads_the_tokens_of_each_request(
 ) -> None:
     queries = [data.draw(st.integers(1, batch.steps)) for _ in batch.lengths]
     with checking.checked() as check:
-        way = graphs.make_extension(
+        forward = graphs.make_extension(
             batch,
             known,
             extend_seq_lens_cpu=queries if on_host else None,
@@ -170,7 +170,7 @@ def test_an_extension_of_a_draft_reads_the_tokens_of_each_request(
         )
         if not (on_host or on_device):
             queries = [batch.steps] * len(queries)
-        graph = CapturedGraph(batch, way, pool, check.device)
+        graph = CapturedGraph(batch, forward, pool, check.device)
         canaries = flash.fill_stale(graph.metadata, "cu_seqlens_q")
         graph.metadata.cu_seqlens_q[0] = 0  # the offset of the first row is never rewritten
         graph.replay()

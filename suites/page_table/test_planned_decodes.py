@@ -61,8 +61,8 @@ def planning() -> None:
 @given(batch=padded_batches(longest=64), known=st.booleans())
 def test_a_graph_is_planned_anew(batch: DraftBatch, known: bool) -> None:
     with checking.checked() as check:
-        way = graphs.make_decode(idle=False, lengths_on_host=known)
-        graph = CapturedGraph(batch, way, OWN_ROWS, check.device, **PLANNER)
+        forward = graphs.make_decode(idle=False, lengths_on_host=known)
+        graph = CapturedGraph(batch, forward, OWN_ROWS, check.device, **PLANNER)
         captured = graph.metadata.scheduler_metadata
         longest = max(batch.lengths) if known else batch.context
         graph.replay()
@@ -80,18 +80,18 @@ def test_a_graph_is_planned_anew(batch: DraftBatch, known: bool) -> None:
 )
 def test_a_plan_is_made_where_it_is_of_use(batch: DraftBatch, latent: bool, together: bool) -> None:
     with checking.checked() as check:
-        one = flash.make_backend(
+        backend = flash.make_backend(
             batch,
             check.device,
             **PLANNER | {"use_mla": latent, "_disable_scheduler_metadata_precompute": together},
         )
-        one.init_forward_metadata(
-            flash.make_forward_batch(one, batch, graphs.make_decode(False).mode)
+        backend.init_forward_metadata(
+            flash.make_forward_batch(backend, batch, graphs.make_decode(False).mode)
         )
         count = len(batch.lengths)
-        made = one.forward_metadata.scheduler_metadata
+        plan = backend.forward_metadata.scheduler_metadata
         if latent or together:
-            assert made is None
+            assert plan is None
         else:
             expected = [count, *batch.lengths, *range(count + 1), max(batch.lengths)]
-            assert made.tolist()[: len(expected)] == expected
+            assert plan.tolist()[: len(expected)] == expected

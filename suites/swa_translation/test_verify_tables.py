@@ -80,18 +80,22 @@ def test_both_kinds_of_layer_find_the_keys_of_the_same_tokens(
         world = backend.pools
         full = adapter.list_full_layer_reads(backend, metadata, len(order))
         assert full == adapter.list_full_slots(world, order), "a full layer lost its own numbers"
-        for slots, seen in zip(
+        for slots, window_slots in zip(
             full, adapter.list_used_slots(metadata.swa_spec_metadata), strict=True
         ):
-            assert len(slots) == len(seen)
-            there = [place for place, slot in enumerate(world.to_window_slots(slots)) if slot]
-            assert max(seen) < world.window_slot_count, (
-                f"slot {max(seen)} of {world.window_slot_count}"
+            assert len(slots) == len(window_slots)
+            sliding_places = [
+                place for place, slot in enumerate(world.to_window_slots(slots)) if slot
+            ]
+            assert max(window_slots) < world.window_slot_count, (
+                f"slot {max(window_slots)} of {world.window_slot_count}"
             )
             assert world.read_token_names(
-                hybrid_pools.SLIDING_LAYER, [seen[place] for place in there]
+                hybrid_pools.SLIDING_LAYER, [window_slots[place] for place in sliding_places]
             ) == (
-                world.read_token_names(hybrid_pools.FULL_LAYER, [slots[place] for place in there])
+                world.read_token_names(
+                    hybrid_pools.FULL_LAYER, [slots[place] for place in sliding_places]
+                )
             )
 
 
