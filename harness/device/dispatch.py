@@ -149,19 +149,19 @@ def make_plan(name: str) -> OperatorPlan:
         operator,
         name,
         tuple(place for place, one in enumerate(arguments) if str(one.type) == "Tensor"),
-        is_view=(reads and any(one.alias_info is not None for one in results))
+        is_view=(reads and any(result.alias_info is not None for result in results))
         or rest.startswith(("set_", "as_strided_")),
         has_device=any(argument.name == "device" for argument in arguments),
         outputs=tuple((place, argument.name) for place, argument in written),
         resizable=frozenset(argument.name for _, argument in written if argument.is_out),
         returns=tuple(
             next(
-                (n for n, alias in enumerate(aliases) if alias & one.alias_info.before_set),
+                (n for n, alias in enumerate(aliases) if alias & result.alias_info.before_set),
                 None,
             )
-            if one.alias_info is not None
+            if result.alias_info is not None
             else None
-            for one in results
+            for result in results
         ),
     )
 
@@ -316,9 +316,11 @@ def resize_tensor(tensor: torch.Tensor, size: Any) -> None:
     fresh = memory.allocate_tensor(size, None, tensor.dtype, tensor.get_device())
     needed = fresh.untyped_storage().nbytes()
     if needed + tensor.storage_offset() * tensor.itemsize > tensor.untyped_storage().nbytes():
-        kept = min(tensor.numel(), fresh.numel())
-        if kept and tensor.is_contiguous():
-            memory.to_host(fresh).view(-1)[:kept] = memory.to_host(tensor).reshape(-1)[:kept]
+        copied_count = min(tensor.numel(), fresh.numel())
+        if copied_count and tensor.is_contiguous():
+            memory.to_host(fresh).view(-1)[:copied_count] = memory.to_host(tensor).reshape(-1)[
+                :copied_count
+            ]
         make_plan("aten::set_.source_Storage_storage_offset").operator.redispatch(
             _CPU_KEYS, tensor, fresh.untyped_storage(), 0, fresh.size(), fresh.stride()
         )

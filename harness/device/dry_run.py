@@ -106,7 +106,7 @@ def _skip_writing(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, 
     is_huge_fill = plan.name in _FILLS and first.numel() > LARGEST_COMPUTED
     if not first.is_floating_point() and not is_huge_fill:
         return NotImplemented
-    if any(isinstance(one, torch.Tensor) and not one.numel() for one in outputs):
+    if any(isinstance(output, torch.Tensor) and not output.numel() for output in outputs):
         _resize_empty_outputs(plan, args, options)
     results = [None if source is None else outputs[source] for source in plan.returns]
     return results[0] if len(results) == 1 else tuple(results) if results else None
@@ -119,13 +119,13 @@ def _resize_empty_outputs(
     host_args, host_options = [_to_meta(value) for value in args], _map_options(options)
     plan.operator(*host_args, **host_options)
     for place, name in plan.outputs:
-        given, shaped = (
+        output, shaped = (
             (args[place], host_args[place])
             if place < len(args)
             else (options[name], host_options[name])
         )
-        if name in plan.resizable and given.shape != shaped.shape:
-            dispatch.resize_tensor(given, shaped.shape)
+        if name in plan.resizable and output.shape != shaped.shape:
+            dispatch.resize_tensor(output, shaped.shape)
 
 
 def _make_result(

@@ -167,12 +167,12 @@ class MemoryPool:
         ]
 
     def owns(self, address: int) -> bool:
-        return any(one.start <= address < one.end for one in self._segments)
+        return any(segment.start <= address < segment.end for segment in self._segments)
 
     @property
     def size(self) -> int:
         """The bytes that the pool has reserved."""
-        return sum(one.end - one.start for one in self._segments)
+        return sum(segment.end - segment.start for segment in self._segments)
 
     def _reserve(self, size: int, index: int) -> _FreeBlock:
         whole = max(size, _SMALL_SEGMENT if size <= _LARGEST_SMALL else size)
@@ -218,7 +218,7 @@ def find_pool(handle: object) -> MemoryPool:
 
 def find_owner(address: int) -> MemoryPool | None:
     """Find the living pool that an address belongs to."""
-    return next((one for one in list(_pools.values()) if one.owns(address)), None)
+    return next((pool for pool in list(_pools.values()) if pool.owns(address)), None)
 
 
 def get_replayed() -> MemoryPool | None:

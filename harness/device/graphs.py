@@ -101,7 +101,7 @@ class _Step:
         options = _map_tensors(self.options, _CapturedTensor, revive)
         result = self.function(*arguments, **options)
         if self.results:
-            fresh = [one for one in _list_tensors(result) if one.is_cuda]
+            fresh = [tensor for tensor in _list_tensors(result) if tensor.is_cuda]
             results = _map_tensors(self.results, _CapturedTensor, revive)
             for target, value in zip(results, fresh, strict=True):
                 if not memory.has_values(value):
@@ -176,8 +176,12 @@ class Capture:
         result: Any,
         by_address: bool = False,
     ) -> None:
-        given = {id(one) for one in _list_tensors((args, options))}
-        results = [one for one in _list_tensors(result) if id(one) not in given and one.is_cuda]
+        argument_ids = {id(tensor) for tensor in _list_tensors((args, options))}
+        results = [
+            tensor
+            for tensor in _list_tensors(result)
+            if id(tensor) not in argument_ids and tensor.is_cuda
+        ]
         self.steps.append(
             _Step(
                 name,

@@ -305,7 +305,9 @@ class AllocationLedger:
         self._segments.append((StorageWeakRef(storage), storage.nbytes(), index))
 
     def _measure_segments(self, index: int) -> int:
-        self._segments = [one for one in self._segments if not _is_expired(one[0].cdata)]
+        self._segments = [
+            segment for segment in self._segments if not _is_expired(segment[0].cdata)
+        ]
         return sum(nbytes for _, nbytes, owner in self._segments if owner == index)
 
     @contextlib.contextmanager

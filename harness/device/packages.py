@@ -163,7 +163,10 @@ def _read_required_versions() -> dict[str, str]:
         requirements: Sequence[str] = importlib.metadata.requires("sglang") or ()
     except importlib.metadata.PackageNotFoundError:
         return {}
-    pinned = (re.match(r"([\w.-]+)(?:\[[^]]*\])?\s*[=>]=\s*([\w.]+)", one) for one in requirements)
+    pinned = (
+        re.match(r"([\w.-]+)(?:\[[^]]*\])?\s*[=>]=\s*([\w.]+)", requirement)
+        for requirement in requirements
+    )
     return {_normalize_name(match[1]): match[2] for match in pinned if match}
 
 

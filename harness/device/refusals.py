@@ -22,12 +22,12 @@ class UnansweredName(NotImplementedError):
 def iterate_causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and all errors that led to it, those of groups included."""
     waiting: list[BaseException | None] = [error]
-    seen: set[int] = set()
+    visited: set[int] = set()
     while waiting:
         cause = waiting.pop()
-        if cause is None or id(cause) in seen:
+        if cause is None or id(cause) in visited:
             continue
-        seen.add(id(cause))
+        visited.add(id(cause))
         yield cause
         waiting += [cause.__cause__, cause.__context__]
         if isinstance(cause, BaseExceptionGroup):

@@ -274,7 +274,7 @@ def _make_loss(name: str) -> Callable[..., tuple[torch.Tensor, ...]]:
         operands = _widen_tensor(data), memory.to_host(target), wide_weight
         results = operator(*operands, reduction, ignore_index)
         index = data.get_device()
-        return tuple(memory.to_device(one.to(data.dtype), index) for one in results)
+        return tuple(memory.to_device(result.to(data.dtype), index) for result in results)
 
     return compute
 

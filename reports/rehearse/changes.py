@@ -29,7 +29,7 @@ def render_markdown(runs: list[RehearsalRun], changes: list[DeploymentChange]) -
     before, after = runs
     return markdown.join_parts(
         [
-            markdown.render_heading("Rehearsals", not any(one.is_worse for one in changes)),
+            markdown.render_heading("Rehearsals", not any(change.is_worse for change in changes)),
             view.describe_changes(before, after, changes),
             markdown.render_report_table(view.make_change_table(runs, changes)),
         ]

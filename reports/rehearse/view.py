@@ -33,7 +33,9 @@ def get_mark(finding: RehearsalFinding) -> ReportMark:
 
 
 def describe_stand_ins(run: RehearsalRun) -> str:
-    return describe_run_stand_ins(VIRTUAL, (one.operator_calls for one in run.deployments))
+    return describe_run_stand_ins(
+        VIRTUAL, (deployment.operator_calls for deployment in run.deployments)
+    )
 
 
 def describe_beginning(finding: RehearsalFinding) -> str:
@@ -157,7 +159,9 @@ def get_memory_scale(result: DeploymentResult) -> int:
 def list_findings(run: RehearsalRun) -> list[tuple[DeploymentResult, RehearsalFinding]]:
     """Return the reachable findings first, then the near ones."""
     order = list(FindingRank)
-    found = [(one, finding) for one in run.deployments for finding in one.findings]
+    found = [
+        (deployment, finding) for deployment in run.deployments for finding in deployment.findings
+    ]
     return sorted(found, key=lambda pair: (order.index(pair[1].rank), pair[0].name))
 
 
@@ -263,12 +267,12 @@ def make_unchecked_table(run: RehearsalRun) -> ReportTable:
     """Make a row for each operator and kernel that no check ran, the most calls first."""
     rows: TableRows = [
         [
-            f"{measure_share(run, one.calls):.1%}",
-            f"{one.calls:,}",
-            make_code_cell(one.name.rpartition("/")[2]),  # a kernel with its file
-            describe_cause(one),
+            f"{measure_share(run, call.calls):.1%}",
+            f"{call.calls:,}",
+            make_code_cell(call.name.rpartition("/")[2]),  # a kernel with its file
+            describe_cause(call),
         ]
-        for one in run.unchecked_calls
+        for call in run.unchecked_calls
     ]
     return ReportTable(
         "Not checked",
@@ -316,7 +320,7 @@ def describe_changes(
 ) -> str:
     """Describe in one sentence what changed between two rehearsals."""
     worse = sum(change.is_worse for change in changes)
-    names = [{one.name for one in run.deployments} for run in (before, after)]
+    names = [{deployment.name for deployment in run.deployments} for run in (before, after)]
     deployments = len(set.intersection(*names))
     return (
         f"{format_count(deployments, 'deployment')} of SGLang {before.release} and "
@@ -339,7 +343,7 @@ def describe_run(run: RehearsalRun) -> str:
     counts = run.counts
     share = measure_share(run, counts["not checked"])
     without_toolkit = sum(
-        one.calls for one in run.unchecked_calls if one.cause is UncheckedCause.NO_TOOLKIT
+        call.calls for call in run.unchecked_calls if call.cause is UncheckedCause.NO_TOOLKIT
     )
     reason = f", {measure_share(run, without_toolkit):.0%} for want of the CUDA toolkit"
     parts = [

@@ -69,10 +69,10 @@ def make_kernel_table(changes: ZooChanges) -> ReportTable:
     rows += [[make_code_cell(kernel), f"{before} alone"] for kernel in changes.lost]
     rows += [
         [
-            make_code_cell(there),
-            make_quiet_cell(f"both; {before} has this name in {here.rpartition(':')[0]}"),
+            make_code_cell(later),
+            make_quiet_cell(f"both; {before} has this name in {earlier.rpartition(':')[0]}"),
         ]
-        for here, there in changes.moved
+        for earlier, later in changes.moved
     ]
     return ReportTable("Kernels", ("kernel", "launched on"), rows)
 

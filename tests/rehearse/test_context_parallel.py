@@ -45,5 +45,5 @@ def test_a_chunk_of_sparse_attention_is_split_between_the_ranks(home: Path) -> N
         f"{CHUNK}, {width}"
     }
     assert list_shapes(deployment, "_vocab_parallel_embedding_kernel", "input_ptr") == {str(CHUNK)}
-    operators = {one["name"] for one in deployment["operators"]}
+    operators = {operator["name"] for operator in deployment["operators"]}
     assert {"deep_gemm.fp8_mqa_logits", "flash_mla.flash_mla_sparse_fwd"} <= operators

@@ -62,7 +62,7 @@ def test_each_report_lists_what_is_not_checked_with_its_share_and_its_reason() -
         UncheckedOperator("jit:kvcache.store_cache", 60, cause=UncheckedCause.NO_TOOLKIT),
         UncheckedOperator("sgl_kernel.rmsnorm", 20, cause=UncheckedCause.NO_SOURCE),
     ]
-    assert [(one.name, one.calls) for one in run.unchecked_calls] == [
+    assert [(call.name, call.calls) for call in run.unchecked_calls] == [
         ("jit:kvcache.store_cache", 60),
         ("sgl_kernel.rmsnorm", 20),
         ("sglang/norm.cuh:copy", 10),
@@ -81,5 +81,5 @@ def test_each_report_lists_what_is_not_checked_with_its_share_and_its_reason() -
 
 
 def test_an_operator_of_an_older_record_says_what_the_record_says() -> None:
-    said = UncheckedOperator("jit:rope", 2, "no nvcc"), UncheckedOperator("jit:rope", 2)
-    assert list(map(view.describe_cause, said)) == ["no nvcc", "an operator of CUDA code"]
+    operators = UncheckedOperator("jit:rope", 2, "no nvcc"), UncheckedOperator("jit:rope", 2)
+    assert list(map(view.describe_cause, operators)) == ["no nvcc", "an operator of CUDA code"]

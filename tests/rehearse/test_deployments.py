@@ -41,8 +41,8 @@ def test_each_model_has_a_published_source_and_an_architecture() -> None:
 def test_the_fixed_set_is_large_and_each_deployment_is_another_one() -> None:
     deployments = read_deployments()
     assert len(deployments) >= SMALLEST_SET
-    assert {one.gpu for one in deployments.values()} <= set(load_cards())
-    assert len({one.command for one in deployments.values()}) == len(deployments)
+    assert {deployment.gpu for deployment in deployments.values()} <= set(load_cards())
+    assert len({deployment.command for deployment in deployments.values()}) == len(deployments)
 
 
 @pytest.mark.parametrize("field", ["options", "variables", "thresholds", "config", "name"])

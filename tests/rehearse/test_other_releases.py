@@ -35,8 +35,6 @@ def rehearse_two_layers(home: Path, *arguments: str) -> tuple[int, dict[str, Any
     """Rehearse two layers of Llama; return the exit code and the deployment."""
     file = home / "two-layers.json"
     file.write_text(json.dumps({**read_model("llama-3.1-8b").config, "num_hidden_layers": 2}))
-    if not (home / ".releases").exists():
-        (home / ".releases").symlink_to(paths.releases_folder())
     command = ["--config", str(file), "--release", RELEASE, "--json", "--no-thresholds"]
     finished = subprocess.run(
         [sys.executable, "-m", "harness", "rehearse", *command, "--", *arguments],

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsed_models import IS_READY, REASON, rehearse_layers
+from rehearsed_models import IS_READY, REASON, RehearsedModel
 
-LAYERS = 7
 KEPT_BYTES = 1 << 16  # that a peak may be lower by; seen: 5,120 of Qwen3-235B with --ep 8
 LAYERS_OF_KINDS = 16  # so that each kind has more than a first and a last one
 
@@ -32,31 +30,39 @@ def describe_deployment(deployment: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def check_both_ways(home: Path, model: str, layers: int, arguments: list[str]) -> None:
-    passed = rehearse_layers(home, model, layers, ["--no-thresholds"], arguments)
-    whole = rehearse_layers(home, model, layers, ["--no-thresholds", "--all-layers"], arguments)
+def rehearse_both_ways(model: str, layers: int, arguments: str) -> list[RehearsedModel]:
+    """Return a model whose layers pass their input on, and the same one that runs them all."""
+    return [
+        RehearsedModel(model, layers, tuple(arguments.split()), all_layers=all_layers)
+        for all_layers in (False, True)
+    ]
+
+
+# The first layer of DeepSeek-V2-Lite is dense, the others have experts.
+MODELS = [rehearse_both_ways("deepseek-v2-lite", 7, "--max-total-tokens 400000")]
+MODELS_OF_THE_NIGHT = [
+    rehearse_both_ways(model, LAYERS_OF_KINDS, arguments)
+    for model, arguments in (
+        ("gpt-oss-120b", "--tp 4"),
+        ("qwen3-next-80b-a3b", "--tp 4"),
+        ("qwen3-235b-a22b", "--tp 8 --ep 8"),
+        ("deepseek-v3", "--tp 8 --dp 4 --enable-dp-attention"),
+    )
+]
+of_the_night = pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
+
+
+@pytest.mark.parametrize(
+    "deployments",
+    [*MODELS, *(pytest.param(models, marks=of_the_night) for models in MODELS_OF_THE_NIGHT)],
+    indirect=True,
+    ids=lambda models: models[0].name,
+)
+def test_all_layers_launch_what_is_counted_for_those_that_pass(
+    deployments: list[dict[str, Any]],
+) -> None:
+    passed, whole = deployments
     assert count_passed(passed) > count_passed(whole) == 0
     assert describe_deployment(passed) == describe_deployment(whole)
     for one, other in zip(passed["phases"], whole["phases"], strict=True):
         assert 0 <= other["peak"] - one["peak"] <= KEPT_BYTES, one["name"]
-
-
-def test_all_layers_launch_what_is_counted_for_those_that_pass(home: Path) -> None:
-    """The first layer of DeepSeek-V2-Lite is dense, the others have experts."""
-    check_both_ways(home, "deepseek-v2-lite", LAYERS, ["--max-total-tokens", "400000"])
-
-
-@pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
-@pytest.mark.parametrize(
-    ("model", "arguments"),
-    [
-        ("gpt-oss-120b", ["--tp", "4"]),
-        ("qwen3-next-80b-a3b", ["--tp", "4"]),
-        ("qwen3-235b-a22b", ["--tp", "8", "--ep", "8"]),
-        ("deepseek-v3", ["--tp", "8", "--dp", "4", "--enable-dp-attention"]),
-    ],
-)
-def test_models_of_several_kinds_of_layers_launch_what_is_counted(
-    home: Path, model: str, arguments: list[str]
-) -> None:
-    check_both_ways(home, model, LAYERS_OF_KINDS, arguments)

@@ -60,7 +60,7 @@ def test_graphs_without_a_fault_are_replayed(home: Path, argument: str) -> None:
 
 def test_a_copy_past_the_end_is_named_in_each_batch_that_copies(home: Path) -> None:
     findings = rehearse_planted(home, "copy-past-the-end")["findings"]
-    overruns = [one for one in findings if one["kind"] == "OutOfBounds"]
-    assert {one["phase"] for one in overruns} == {"prefix", "decode", "long decode"}
-    assert all(one["text"].startswith(COPY) for one in overruns)
-    assert all(one["rank"] == "reachable" for one in overruns)
+    overruns = [finding for finding in findings if finding["kind"] == "OutOfBounds"]
+    assert {overrun["phase"] for overrun in overruns} == {"prefix", "decode", "long decode"}
+    assert all(overrun["text"].startswith(COPY) for overrun in overruns)
+    assert all(overrun["rank"] == "reachable" for overrun in overruns)

@@ -32,7 +32,11 @@ def list_reads(home: Path, words: list[str]) -> list[tuple[str, str]]:
     """Return the batch and the line of each uninitialized read of a Llama with four layers."""
     deployment = rehearse_model(home, "llama-3.1-8b", 4, [*words, "--no-thresholds"])
     findings = deployment["findings"]
-    return [(one["phase"], one["text"]) for one in findings if one["kind"] == "UninitializedMemory"]
+    return [
+        (finding["phase"], finding["text"])
+        for finding in findings
+        if finding["kind"] == "UninitializedMemory"
+    ]
 
 
 @pytest.mark.parametrize("toggle", READS)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsed_models import IS_READY, REASON, rehearse_layers
+from rehearsed_models import IS_READY, REASON, RehearsedModel, rehearse_layers
 
 TOKENS = 8192
 TOKEN_BYTES = 2 * 4096  # of a token's hidden state in Llama-3.1-8B
@@ -15,24 +15,28 @@ TOKEN_BYTES = 2 * 4096  # of a token's hidden state in Llama-3.1-8B
 pytestmark = pytest.mark.skipif(not IS_READY, reason=REASON)
 
 
-def rehearse_graphs(home: Path, layers: int | None) -> tuple[dict[str, dict[str, Any]], int]:
-    """Return the batches by their names, with the kernels that they launched; and the buffers."""
-    pool = ["--max-total-tokens", "600000"]  # as large for two layers as for all
-    arguments = ["--cuda-graph-max-bs-prefill", str(TOKENS), *pool]
-    deployment = rehearse_layers(home, "llama-3.1-8b", layers, ["--no-thresholds"], arguments)
+def list_batches(deployment: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the batches by their names, with the kernels that they launched."""
     phases = {phase["name"]: {**phase, "kernels": {}} for phase in deployment["phases"]}
     for launch in deployment["launches"]:
         kernels = phases[launch["phase"]]["kernels"]
         name = launch["kernel"].rpartition(":")[2]
         kernels[name] = kernels.get(name, 0) + launch["count"]
     assert not any(phase["failure"] for phase in phases.values())
-    return phases, deployment["memory"]["buffers"]
+    return phases
 
 
+def make_models(*layers: int) -> list[RehearsedModel]:
+    pool = ("--max-total-tokens", "600000")  # as large for two layers as for all
+    arguments = ("--cuda-graph-max-bs-prefill", str(TOKENS), *pool)
+    return [RehearsedModel("llama-3.1-8b", count, arguments) for count in layers]
+
+
+@pytest.mark.parametrize("deployments", [make_models(2)], indirect=True)
 def test_the_largest_and_the_smallest_graph_are_replayed_and_attention_runs_between(
-    home: Path,
+    deployments: list[dict[str, Any]],
 ) -> None:
-    phases, _ = rehearse_graphs(home, 2)
+    phases = list_batches(deployments[0])
     assert phases["prefill graph capture"]["described"] == "prefill of 4 and 8,192 tokens, captured"
     described = {name: phases[name]["described"] for name in phases if "graph" in name}
     assert "in the graph of 8,192, the largest of" in described["prefill graph"]
@@ -43,9 +47,12 @@ def test_the_largest_and_the_smallest_graph_are_replayed_and_attention_runs_betw
 
 
 @pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
-def test_thirty_two_layers_share_the_memory_of_their_graphs(home: Path) -> None:
-    (_, few), (phases, whole) = (rehearse_graphs(home, layers) for layers in (2, None))
-    assert phases["prefill graph"]["kernels"]["_fwd_kernel"] == 32
+@pytest.mark.parametrize("deployments", [make_models(2, 32)], indirect=True)
+def test_thirty_two_layers_share_the_memory_of_their_graphs(
+    deployments: list[dict[str, Any]],
+) -> None:
+    assert list_batches(deployments[1])["prefill graph"]["kernels"]["_fwd_kernel"] == 32
+    few, whole = (deployment["memory"]["buffers"] for deployment in deployments)
     # Memory of each layer's own would be eight hidden states at the least: 30 layers of 0.5 GB.
     assert abs(whole - few) < TOKENS * TOKEN_BYTES
 

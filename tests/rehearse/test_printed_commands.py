@@ -50,7 +50,9 @@ def run_command(home: Path, command: str) -> dict[str, Any]:
 
 def find_finding(deployment: dict[str, Any], kernel: str) -> dict[str, Any]:
     """Find the first finding of a kernel."""
-    found = [one for one in deployment["findings"] if one["kernel"].endswith(f":{kernel}")]
+    found = [
+        finding for finding in deployment["findings"] if finding["kernel"].endswith(f":{kernel}")
+    ]
     return found[0] if found else {"rank": "none"}
 
 
@@ -68,7 +70,7 @@ def test_a_near_line_is_reached_by_its_command_and_a_reachable_one_begins_there(
     assert (expand["rank"], expand["threshold"].startswith("./unfix")) == ("reachable", True)
     command, _, size = expand["threshold"].rpartition(" ")
     reached = [
-        [one["text"] for one in run_command(home, f"{command} {context}")["findings"]]
+        [finding["text"] for finding in run_command(home, f"{command} {context}")["findings"]]
         for context in (int(size) - 1, int(size))
     ]
     assert [expand["text"] in texts for texts in reached] == [False, True]

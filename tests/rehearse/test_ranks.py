@@ -110,7 +110,7 @@ def test_an_audits_findings_are_ranked_by_line_and_only_rehearsed_ones_make_it_r
         make_run([make_finding(FindingRank.NEAR, 2), make_finding(FindingRank.REACHABLE, 3)])
     )
     ranked = replace(audit, ranks=ranks)
-    assert [(one.line, str(ranked.rank(one))) for one in ranked.findings] == [
+    assert [(finding.line, str(ranked.rank(finding))) for finding in ranked.findings] == [
         (3, "reachable"),
         (2, "near"),
         (1, "possible"),

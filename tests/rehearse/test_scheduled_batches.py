@@ -6,25 +6,21 @@ The model has three layers, whose states EAGLE takes, and launches what each lay
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsed_models import IS_READY, REASON, rehearse_layers
+from rehearsed_models import IS_READY, REASON, RehearsedModel
 
-SPECULATION = [
+SPECULATION = (
     *("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "llama-3.1-8b-eagle3"),
     *("--speculative-num-steps", "3", "--speculative-eagle-topk", "4"),
     *("--speculative-num-draft-tokens", "16", "--context-length", "2048"),
-]
+)
 
 pytestmark = pytest.mark.skipif(not IS_READY, reason=REASON)
 
 
-def rehearse_llama(home: Path, arguments: list[str]) -> dict[str, Any]:
-    deployment = rehearse_layers(home, "llama-3.1-8b", 3, ["--no-thresholds"], arguments)
-    assert [one["failure"] for one in deployment["phases"]] == [""] * len(deployment["phases"])
-    return deployment
+MIXED_CHUNK = ("--enable-mixed-chunk", "--max-running-requests", "32")
 
 
 def list_kernels(deployment: dict[str, Any], phase: str) -> dict[str, list[int]]:
@@ -37,16 +33,28 @@ def list_kernels(deployment: dict[str, Any], phase: str) -> dict[str, list[int]]
 
 
 @pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
-def test_a_chunk_is_extended_together_with_requests_that_decode(home: Path) -> None:
-    deployment = rehearse_llama(home, ["--enable-mixed-chunk", "--max-running-requests", "32"])
+@pytest.mark.parametrize(
+    "deployments", [[RehearsedModel("llama-3.1-8b", 3, MIXED_CHUNK)]], indirect=True
+)
+def test_a_chunk_is_extended_together_with_requests_that_decode(
+    deployments: list[dict[str, Any]],
+) -> None:
+    [deployment] = deployments
+    assert not any(phase["failure"] for phase in deployment["phases"])
     kernels = list_kernels(deployment, "mixed")
     assert kernels["compute_position_kernel"] == [32, 1, 1]  # 31 that decode, and the chunk
     assert kernels["_fwd_kernel"][0] == 32
     assert "_fwd_grouped_kernel_stage1" not in kernels  # no decode of its own
 
 
-def test_a_round_drafts_verifies_and_extends_at_the_most_requests(home: Path) -> None:
-    deployment = rehearse_llama(home, SPECULATION)
+@pytest.mark.parametrize(
+    "deployments", [[RehearsedModel("llama-3.1-8b", 3, SPECULATION)]], indirect=True
+)
+def test_a_round_drafts_verifies_and_extends_at_the_most_requests(
+    deployments: list[dict[str, Any]],
+) -> None:
+    [deployment] = deployments
+    assert not any(phase["failure"] for phase in deployment["phases"])
     count = deployment["settings"]["requests"]
     draft = list_kernels(deployment, "speculation: draft")
     assert draft["generate_draft_decode_kv_indices"] == [3, count, 4]  # steps, requests, topk

@@ -42,7 +42,7 @@ def test_it_is_the_newest_of_the_release_that_is_whole_and_without_toggles(tmp_p
         table.save(run)
     found = table.find_newest_whole("0.5.23", NAMES)
     assert found is not None
-    assert (found.id, [one.name for one in found.deployments]) == ("newest", NAMES)
+    assert (found.id, [deployment.name for deployment in found.deployments]) == ("newest", NAMES)
     assert table.find_newest_whole("0.5.20", NAMES) is None
     unsearched = table.find_newest_whole("0.5.23", NAMES, has_thresholds=False)
     assert unsearched is not None

@@ -11,18 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsed_models import IS_READY, REASON, rehearse_model
+from rehearsed_models import (
+    IS_READY,
+    MISPLACED_SIBLINGS,
+    REASON,
+    WIDE_DECODE,
+    RehearsedModel,
+    rehearse_model,
+)
 
 # One layer leaves room for many more slots than the whole model has.
-ARGUMENTS = ["--kv-cache-dtype", "fp8_e5m2", "--max-total-tokens", "6754259"]
-TOGGLES = ["28788-grouped-stage1", "28788-stage2"]
+ARGUMENTS = ("--kv-cache-dtype", "fp8_e5m2", "--max-total-tokens", "6754259")
+REVERTED = RehearsedModel(
+    "deepseek-v2-lite", 1, ARGUMENTS, thresholds=True, toggles=MISPLACED_SIBLINGS
+)
+APPLIED = RehearsedModel("deepseek-v2-lite", 1, ARGUMENTS, thresholds=True)
 
 pytestmark = pytest.mark.skipif(not IS_READY, reason=REASON)
-
-
-def rehearse_lite(home: Path, layers: int | None, reverted: list[str]) -> dict[str, Any]:
-    words = [word for toggle in reverted for word in ("--revert", toggle)]
-    return rehearse_model(home, "deepseek-v2-lite", layers, words, ARGUMENTS)
 
 
 def list_overflows(deployment: dict[str, Any]) -> dict[str, str]:
@@ -35,6 +40,7 @@ def list_overflows(deployment: dict[str, Any]) -> dict[str, str]:
 
 
 def check_reverted(deployment: dict[str, Any]) -> None:
+    assert not any(phase["failure"] for phase in deployment["phases"])
     overflows = list_overflows(deployment)
     assert set(overflows) == {"_fwd_grouped_kernel_stage1", "_fwd_kernel_stage2"}
     for headline in overflows.values():
@@ -43,17 +49,20 @@ def check_reverted(deployment: dict[str, Any]) -> None:
     assert extents["_fwd_kernel_stage2"]["programs"] > 0
 
 
-def test_one_layer_names_both_lines_of_a_reverted_fix(home: Path) -> None:
-    deployment = rehearse_lite(home, 1, TOGGLES)
+@pytest.mark.parametrize("deployments", [[REVERTED]], indirect=True)
+def test_one_layer_names_both_lines_of_a_reverted_fix(deployments: list[dict[str, Any]]) -> None:
+    [deployment] = deployments
     check_reverted(deployment)
     # 1023 * 2097152 is less than 2^31, and 1024 * 2097152 is not: from 1,025 requests on.
-    begins = [one["threshold"] for one in deployment["findings"] if one["threshold"]]
+    begins = [finding["threshold"] for finding in deployment["findings"] if finding["threshold"]]
     assert len(begins) == 2
     assert all(command.endswith("--max-running-requests 1025") for command in begins)
 
 
-def test_one_layer_says_nothing_with_the_fix_applied(home: Path) -> None:
-    deployment = rehearse_lite(home, 1, [])
+@pytest.mark.parametrize("deployments", [[APPLIED]], indirect=True)
+def test_one_layer_says_nothing_with_the_fix_applied(deployments: list[dict[str, Any]]) -> None:
+    [deployment] = deployments
+    assert [phase["failure"] for phase in deployment["phases"]] == [""] * 4
     assert list_overflows(deployment) == {}
     kernels = {launch["kernel"].rpartition(":")[2] for launch in deployment["launches"]}
     assert {"_fwd_grouped_kernel_stage1", "_fwd_kernel_stage2"} <= kernels
@@ -61,4 +70,5 @@ def test_one_layer_says_nothing_with_the_fix_applied(home: Path) -> None:
 
 @pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
 def test_the_whole_model_names_both_lines_of_a_reverted_fix(home: Path) -> None:
-    check_reverted(rehearse_lite(home, None, TOGGLES))
+    words = ["--revert", ",".join(WIDE_DECODE)]
+    check_reverted(rehearse_model(home, "deepseek-v2-lite", None, words, ARGUMENTS))

@@ -46,8 +46,10 @@ def list_failures(
     run: dict[str, Any] = json.loads(finished.stdout)
     assert run["toggles"] == [f"-{fault}" for fault in faults]
     return {
-        one["name"]: [claim["claim"] for claim in one["claims"] if claim["verdict"] == "fails"]
-        for one in run["architectures"]
+        architecture["name"]: [
+            claim["claim"] for claim in architecture["claims"] if claim["verdict"] == "fails"
+        ]
+        for architecture in run["architectures"]
     }
 
 

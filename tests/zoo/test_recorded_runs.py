@@ -90,16 +90,20 @@ def test_each_recorded_release_is_run_every_night() -> None:
 
 def test_the_page_names_the_column_that_saw_each_planted_fault() -> None:
     page = (paths.project_folder() / "docs" / "zoo.md").read_text()
-    seen: dict[
+    failing_columns: dict[
         str, tuple[str, ...]
     ] = {}  # the columns that fail in each of a fault's architectures
     for run in map(read_run, RECORDED.glob("planted-in-zoo-*.json.xz")):
-        planted = {fault: PLANTED[fault] for one in run.toggles if (fault := one.removeprefix("-"))}
-        failures = {row.name: [one.claim.value for one in row.failures] for row in run.models}
+        planted = {
+            fault: PLANTED[fault] for toggle in run.toggles if (fault := toggle.removeprefix("-"))
+        }
+        failures = {
+            row.name: [failure.claim.value for failure in row.failures] for row in run.models
+        }
         names = {name for each in planted.values() for name in each}
         assert {name for name, claims in failures.items() if claims} == names
         for fault, each in planted.items():
-            (seen[fault],) = {tuple(failures[name]) for name in each}
-    assert set(seen) == set(PLANTED)
-    for fault, claims in seen.items():
+            (failing_columns[fault],) = {tuple(failures[name]) for name in each}
+    assert set(failing_columns) == set(PLANTED)
+    for fault, claims in failing_columns.items():
         assert f"| `{fault}` | {', '.join(PLANTED[fault])} | {', '.join(claims)} |" in page

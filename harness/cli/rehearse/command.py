@@ -195,8 +195,10 @@ def list_variables() -> dict[str, str]:
 def list_deployments(request: RehearseRequest, words: list[str]) -> list[Deployment]:
     """List the deployments of a call: models with the words behind `--`, or those of the set."""
     return [
-        msgspec.structs.replace(one, thresholds=request.thresholds, all_layers=request.all_layers)
-        for one in _find_deployments(request, words)
+        msgspec.structs.replace(
+            deployment, thresholds=request.thresholds, all_layers=request.all_layers
+        )
+        for deployment in _find_deployments(request, words)
     ]
 
 

@@ -122,7 +122,7 @@ def find_stored_run(target: ReleaseTarget, request: ZooRequest) -> ZooRun | None
     versions = machine.collect_machine_facts(str(target.python))["versions"]
     alike = target.name, request.card, code, versions
     architectures, families = select_rows(request.names)
-    rows = {*(one.name for one in architectures), *families}
+    rows = {*(architecture.name for architecture in architectures), *families}
     table = Store().zoo
     for run in reversed(table.list_runs()):
         is_alike = (run.release, run.card, run.code, run.versions) == alike

@@ -69,7 +69,7 @@ class ExpertOrder:
     """The places of a batch's choices, sorted by expert; on the host."""
 
     ids: torch.Tensor
-    asked: tuple[int, bool, bool]
+    request: tuple[int, bool, bool]
     places: torch.Tensor
     counts: torch.Tensor  # of each bucket
 
@@ -85,8 +85,8 @@ def sort_places(
     A layer of a dry run gets the same choices as the one before it, millions in a long prompt.
     """
     global _last_order
-    asked, known = (num_experts, filters_invalid, ignores_invalid), _last_order
-    if known is not None and known.asked == asked and torch.equal(known.ids, ids):
+    request, known = (num_experts, filters_invalid, ignores_invalid), _last_order
+    if known is not None and known.request == request and torch.equal(known.ids, ids):
         return known
     buckets = ids + 1
     is_valid = (buckets > 0) & (buckets < num_experts)
@@ -100,7 +100,7 @@ def sort_places(
         buckets.to(torch.int16) if len(counts) < 1 << 15 else buckets
     )  # sorted in half the time
     places = places[torch.argsort(narrow, stable=True)]
-    _last_order = ExpertOrder(ids.clone(), asked, places, counts)
+    _last_order = ExpertOrder(ids.clone(), request, places, counts)
     return _last_order
 
 

@@ -39,7 +39,7 @@ def find_element_bytes(tensor: torch.Tensor, start: int) -> AccessedBytes:
     run = size = tensor.element_size()
     steps: list[tuple[int, int]] = []
     sides = zip(tensor.stride(), tensor.shape, strict=True)
-    for stride, count in sorted(one for one in sides if one[0] and one[1] > 1):
+    for stride, count in sorted(side for side in sides if side[0] and side[1] > 1):
         if not steps and stride * size <= run:
             run += stride * size * (count - 1)
         else:

@@ -121,10 +121,11 @@ class CardSource:
             register(self._while_open(function))  # torch has no way to take it back
         self._mode.__enter__()
         self._undo.append(lambda: self._mode.__exit__(None, None, None))
-        self._enter_mode_in_threads()
+        self._replace(threading.Thread, "_bootstrap_inner", self._start_thread)
         self._observe_graphs()
         self._observe_queries()
-        self._observe_tensors()
+        self._replace(torch.Tensor, "record_stream", self._record_stream)
+        self._replace(torch, "tensor", self._make_tensor)
         call_after_import(
             {
                 "triton.runtime.jit": self._observe_kernels,
@@ -154,103 +155,73 @@ class CardSource:
 
         return call
 
-    def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    def _replace(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
+        """Replace a function until `close`; `call` gets the original one, and its arguments."""
         original = getattr(owner, name)
-        setattr(owner, name, functools.wraps(original)(make(original)))
+
+        @functools.wraps(original)
+        def call_with_original(*args: Any, **options: Any) -> Any:
+            return call(original, *args, **options)
+
+        setattr(owner, name, call_with_original)
         self._undo.append(lambda: setattr(owner, name, original))
 
-    def _enter_mode_in_threads(self) -> None:
-        def make(start: Any) -> Any:
-            def start_with_mode(thread: Any) -> None:
-                with self._mode:
-                    start(thread)
-
-            return start_with_mode
-
-        self._replace(threading.Thread, "_bootstrap_inner", make)
+    def _start_thread(self, start: Callable[[Any], None], thread: Any) -> None:
+        with self._mode:
+            start(thread)
 
     # Graphs
 
     def _observe_graphs(self) -> None:
-        tracer = self._tracer
-
-        def make_begin(original: Any) -> Any:
-            def capture_begin(graph: Any, *args: Any, **options: Any) -> None:
-                tracer.begin_capture(graph, args[0] if args else options.get("pool"))
-                original(graph, *args, **options)
-
-            return capture_begin
-
-        def before(event: Callable[[Any], None]) -> Callable[[Any], Any]:
-            def make(original: Any) -> Any:
-                def call_original(graph: Any, *args: Any, **options: Any) -> Any:
-                    event(graph)
-                    return original(graph, *args, **options)
-
-                return call_original
-
-            return make
-
-        def make_end(original: Any) -> Any:
-            def capture_end(graph: Any) -> None:
-                original(graph)
-                tracer.end_capture(graph)
-
-            return capture_end
-
         cls = torch.cuda.CUDAGraph
-        self._replace(cls, "capture_begin", make_begin)
-        self._replace(cls, "capture_end", make_end)
-        self._replace(cls, "replay", before(tracer.replay))
-        self._replace(cls, "reset", before(tracer.reset))
+        self._replace(cls, "capture_begin", self._begin_capture)
+        self._replace(cls, "capture_end", self._end_capture)
+        self._replace(cls, "replay", functools.partial(self._report_graph, self._tracer.replay))
+        self._replace(cls, "reset", functools.partial(self._report_graph, self._tracer.reset))
+
+    def _begin_capture(
+        self, begin: Callable[..., None], graph: Any, *args: Any, **options: Any
+    ) -> None:
+        self._tracer.begin_capture(graph, args[0] if args else options.get("pool"))
+        begin(graph, *args, **options)
+
+    def _end_capture(self, end: Callable[[Any], None], graph: Any) -> None:
+        end(graph)
+        self._tracer.end_capture(graph)
+
+    @staticmethod
+    def _report_graph(report: Callable[[Any], None], original: Any, graph: Any) -> Any:
+        report(graph)
+        return original(graph)
 
     # Orders that torch's trace leaves out: a program that polls until an event has happened
 
     def _observe_queries(self) -> None:
-        def make(get_handle: Callable[[Any], int], synchronize: Callable[[int], None]) -> Any:
-            def make_query(original: Any) -> Any:
-                def query(subject: Any) -> Any:
-                    has_happened = original(subject)
-                    if has_happened:
-                        synchronize(get_handle(subject))
-                    return has_happened
+        def query_event(query: Callable[[Any], bool], event: Any) -> bool:
+            if has_happened := query(event):
+                self._clocks.synchronize_event(int(event.cuda_event))
+            return has_happened
 
-                return query
+        def query_stream(query: Callable[[Any], bool], stream: Any) -> bool:
+            if has_happened := query(stream):
+                self._clocks.synchronize_stream(int(stream.cuda_stream))
+            return has_happened
 
-            return make_query
-
-        clocks = self._clocks
-        event_query = make(lambda event: int(event.cuda_event), clocks.synchronize_event)
-        stream_query = make(lambda stream: int(stream.cuda_stream), clocks.synchronize_stream)
-        self._replace(torch.cuda.Event, "query", event_query)
-        self._replace(torch.cuda.Stream, "query", stream_query)
+        self._replace(torch.cuda.Event, "query", query_event)
+        self._replace(torch.cuda.Stream, "query", query_stream)
 
     # Tensors
 
-    def _observe_tensors(self) -> None:
-        def make_record(original: Any) -> Any:
-            def record_stream(tensor: Any, stream: Any) -> None:
-                original(tensor, stream)
-                number = int(stream.cuda_stream) or _DEFAULT_STREAM
-                self._tracer.record_stream(tensor, number)
+    def _record_stream(self, record: Callable[..., None], tensor: Any, stream: Any) -> None:
+        record(tensor, stream)
+        self._tracer.record_stream(tensor, int(stream.cuda_stream) or _DEFAULT_STREAM)
 
-            return record_stream
-
-        def make_tensor(original: Any) -> Any:
-            def tensor(data: Any, *args: Any, **options: Any) -> Any:
-                made = original(data, *args, **options)
-                if (
-                    made.is_cuda
-                    and isinstance(data, (list, tuple))
-                    and not made.is_floating_point()
-                ):
-                    self._tracer.note_addresses(made, original(data, dtype=made.dtype))
-                return made
-
-            return tensor
-
-        self._replace(torch.Tensor, "record_stream", make_record)
-        self._replace(torch, "tensor", make_tensor)
+    def _make_tensor(self, make: Callable[..., Any], data: Any, *args: Any, **options: Any) -> Any:
+        tensor = make(data, *args, **options)
+        is_list = isinstance(data, (list, tuple))
+        if is_list and tensor.is_cuda and not tensor.is_floating_point():
+            self._tracer.note_addresses(tensor, make(data, dtype=tensor.dtype))
+        return tensor
 
     # Kernels
 
@@ -271,24 +242,23 @@ class CardSource:
     def _observe_pynccl(self, module: Any) -> None:
         for name, effects in collective_effects.PYNCCL_METHODS.items():
             if hasattr(module.PyNcclCommunicator, name):
-                self._replace(
-                    module.PyNcclCommunicator,
-                    name,
-                    functools.partial(self._make_collective, name, effects),
-                )
+                call = functools.partial(self._call_collective, name, effects)
+                self._replace(module.PyNcclCommunicator, name, call)
 
-    def _make_collective(
-        self, name: str, effects: collective_effects.CollectiveEffects, original: Any
+    def _call_collective(
+        self,
+        name: str,
+        effects: collective_effects.CollectiveEffects,
+        original: Callable[..., Any],
+        communicator: Any,
+        *args: Any,
+        **options: Any,
     ) -> Any:
-        def call_collective(communicator: Any, *args: Any, **options: Any) -> Any:
-            result = original(communicator, *args, **options)
-            uses = effects.list_uses(args, options)
-            stream = options.get("stream")
-            number = None if stream is None else int(stream.cuda_stream) or _DEFAULT_STREAM
-            self._tracer.launch(f"NCCL {name}", uses, stream=number)
-            return result
-
-        return call_collective
+        result = original(communicator, *args, **options)
+        stream = options.get("stream")
+        number = None if stream is None else int(stream.cuda_stream) or _DEFAULT_STREAM
+        self._tracer.launch(f"NCCL {name}", effects.list_uses(args, options), stream=number)
+        return result
 
 
 class _TracingMode(TorchDispatchMode):  # type: ignore[misc]
@@ -324,15 +294,5 @@ class _TracingMode(TorchDispatchMode):  # type: ignore[misc]
         effects = operator_effects.find_effects(func)
         if effects.launches:
             uses = effects.list_uses(args, options, result)
-            if uses:
-                self._tracer.launch(effects.name, uses, (args, options))
-                self._note_addresses(args, result)
+            self._tracer.launch_operator(effects.name, uses, args, options, result)
         return result
-
-    def _note_addresses(self, args: tuple[Any, ...], result: Any) -> None:
-        """Note the addresses that a copy from the host brings to the device."""
-        if not isinstance(result, torch.Tensor) or not result.is_cuda:
-            return
-        for source in args[:2]:
-            if isinstance(source, torch.Tensor) and not source.is_cuda:
-                self._tracer.note_addresses(result, source)

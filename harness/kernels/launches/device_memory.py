@@ -214,7 +214,11 @@ class ReplayableGraph:
             self.pool_writes.append(access)
 
     def _writes_before(self, access: MemoryAccess) -> bool:
-        own = [one.list_spans() for one in self.pool_writes if one.allocation is access.allocation]
+        own = [
+            write.list_spans()
+            for write in self.pool_writes
+            if write.allocation is access.allocation
+        ]
         written = merge_spans(span for spans in own for span in spans or ())
         return not subtract_spans(access.list_spans() or [], written)
 

@@ -68,8 +68,10 @@ def find_host_values(launch: DeviceLaunch, arguments: Any) -> list[CapturedNumbe
         if (value := _remember_number(launch, expression, holder, attribute, number)) is not None
     }
     scalars = (
-        _remember_number(launch, f"a tensor of the host ({one.item()!r})", one, "", one.item())
-        for one in _iterate_host_scalars(arguments)
+        _remember_number(
+            launch, f"a tensor of the host ({scalar.item()!r})", scalar, "", scalar.item()
+        )
+        for scalar in _iterate_host_scalars(arguments)
     )
     return [*found.values(), *(value for value in scalars if value is not None)]
 

@@ -130,7 +130,7 @@ class LaunchTracer:
                 allocation.pool = capture.pool
             else:
                 pools = list(self._pools.values())
-                allocation.pool = next((one for one in pools if one.overlaps(allocation)), None)
+                allocation.pool = next((pool for pool in pools if pool.overlaps(allocation)), None)
             if allocation.pool is not None:
                 allocation.written_at = allocation.pool.written_at  # what was there before is gone
 
@@ -225,6 +225,24 @@ class LaunchTracer:
                 self._graph_check.confirm()
             if self._stream_check is not None:
                 self._stream_check.add_launch(launch, accesses)
+
+    def launch_operator(
+        self,
+        name: str,
+        uses: list[ArgumentUse],
+        args: tuple[Any, ...],
+        options: dict[str, Any],
+        result: Any,
+    ) -> None:
+        """Check an operator of torch; a copy from the host may bring addresses to the device."""
+        if not uses:
+            return
+        self.launch(name, uses, (args, options))
+        if not isinstance(result, torch.Tensor) or not result.is_cuda:
+            return
+        for source in args[:2]:
+            if isinstance(source, torch.Tensor) and not source.is_cuda:
+                self.note_addresses(result, source)
 
     def _find(self, tensor: torch.Tensor) -> DeviceAllocation:
         storage = tensor.untyped_storage()

@@ -77,11 +77,11 @@ class OperatorEffects:
             )
         ]
         if self.writes_results:
-            given = {id(use.tensor) for use in uses}
+            argument_ids = {id(use.tensor) for use in uses}
             uses += [
                 ArgumentUse(name, tensor, writes=True)
                 for name, tensor in iterate_tensors("result", result)
-                if id(tensor) not in given
+                if id(tensor) not in argument_ids
             ]
         return [use for use in uses if use.tensor.is_cuda and use.tensor.numel()]
 

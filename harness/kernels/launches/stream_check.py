@@ -76,7 +76,10 @@ class StreamCheck:
             freed
             for freed in self._freed
             if freed.allocation.stream != stream
-            or any(one.launch.count > clock.get(one.launch.stream, 0) for one in freed.accesses)
+            or any(
+                access.launch.count > clock.get(access.launch.stream, 0)
+                for access in freed.accesses
+            )
         ]
         for freed in self._freed:
             if freed.allocation.stream == stream and self._may_reuse(freed.allocation, allocation):

@@ -118,20 +118,8 @@ class VirtualSource:
         uses = effects.list_uses(args, options, result)
         if inner is not None:
             inner.add(uses)
-        elif uses:
-            self._tracer.launch(effects.name, uses, (args, options))
-            self._note_addresses(args, result)
-
-    def _note_addresses(self, args: tuple[Any, ...], result: Any) -> None:
-        """Note the addresses that a copy from the host brings to the device."""
-        for source in args[:2]:
-            if (
-                isinstance(source, torch.Tensor)
-                and isinstance(result, torch.Tensor)
-                and result.is_cuda
-                and not source.is_cuda
-            ):
-                self._tracer.note_addresses(result, source)
+        else:
+            self._tracer.launch_operator(effects.name, uses, args, options, result)
 
     def wrap_launch(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def run_launch(*args: Any, **options: Any) -> Any:

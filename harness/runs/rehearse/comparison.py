@@ -26,12 +26,12 @@ _SMALLEST_EXTENT = INT32_LIMIT // 1000
 
 def compare_runs(before: RehearsalRun, after: RehearsalRun) -> list[DeploymentChange]:
     """Compare the deployments that both runs rehearsed, the worse changes first."""
-    known = {one.name: one for one in before.deployments}
+    known = {deployment.name: deployment for deployment in before.deployments}
     changes = [
         change
-        for one in after.deployments
-        if one.name in known
-        for change in compare_deployments(known[one.name], one)
+        for deployment in after.deployments
+        if deployment.name in known
+        for change in compare_deployments(known[deployment.name], deployment)
     ]
     return sorted(changes, key=lambda change: not change.is_worse)
 
@@ -89,7 +89,7 @@ def _make_key(finding: RehearsalFinding) -> tuple[str, ...]:
 
 def _find_failed(*results: DeploymentResult) -> set[str]:
     """Find the batches that an error ended early in one of the runs: their launches are not all."""
-    return {phase.name for one in results for phase in one.phases if phase.failure}
+    return {phase.name for result in results for phase in result.phases if phase.failure}
 
 
 def _name_finding(finding: RehearsalFinding) -> str:
@@ -243,5 +243,5 @@ def _compare_operators(
 
 def _describe_causes(name: str, result: DeploymentResult) -> str:
     """Describe why calls of an operator are not checked."""
-    causes = sorted({one.cause for one in result.operators if one.name == name})
+    causes = sorted({operator.cause for operator in result.operators if operator.name == name})
     return f"not checked: {', '.join(causes)}" if causes else "checked"

@@ -133,7 +133,7 @@ class Deployment(DeploymentLine):
 
     def get_argument(self, name: str) -> str | None:
         """Return the value of a server argument; None if it is not given."""
-        return next((value for given, value in self._list_words() if given == name), None)
+        return next((value for argument, value in self._list_words() if argument == name), None)
 
     def _list_words(self) -> Iterator[tuple[str, str]]:
         """List each word as the name of an argument, with what would be its value."""
@@ -143,7 +143,7 @@ class Deployment(DeploymentLine):
             name, has_value, value = word.partition("=")
             yield name, value if has_value else following
 
-    def _list_asked(self) -> list[str]:
+    def _list_active_names(self) -> list[str]:
         """List the names of the arguments whose value does not switch them off."""
         return [
             name for name, value in self._list_words() if value not in _OFF_VALUES.get(name, ())
@@ -151,12 +151,12 @@ class Deployment(DeploymentLine):
 
     def find_argument_of_no_rehearsal(self) -> str:
         """Return the first argument that asks for what nothing here makes; empty without one."""
-        return next((name for name in self._list_asked() if name in _NOT_REHEARSED), "")
+        return next((name for name in self._list_active_names() if name in _NOT_REHEARSED), "")
 
     @property
     def splits_context(self) -> bool:
         """Whether the tokens of a prompt are split between ranks."""
-        return not CONTEXT_PARALLEL.isdisjoint(self._list_asked())
+        return not CONTEXT_PARALLEL.isdisjoint(self._list_active_names())
 
     @property
     def has_graphs(self) -> bool:
@@ -300,10 +300,11 @@ def check_deployment(deployment: Deployment) -> Deployment:
             f"{', '.join(sorted(_ALGORITHMS))}"
         )
     if algorithm is not None and (deployment.has_graphs or deployment.has_prefill_graphs):
-        asked = GRAPH_SIZES | _PREFILL_GRAPH_SIZES | {_PREFILL_BACKEND}
+        graph_arguments = GRAPH_SIZES | _PREFILL_GRAPH_SIZES | {_PREFILL_BACKEND}
+        names = sorted(graph_arguments & deployment.argument_names)
         raise UnfixError(
             f"{deployment.name}: CUDA graphs of drafts are not rehearsed: leave "
-            f"{', '.join(sorted(asked & deployment.argument_names))} out to rehearse the rest"
+            f"{', '.join(names)} out to rehearse the rest"
         )
     if DRAFT_MODEL in deployment.argument_names:
         _ = deployment.draft_config  # an unknown name ends the call

@@ -24,11 +24,11 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 @contextlib.contextmanager
 def restore_values(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
     """Leave tensors as they were, but for those that are too large to have values."""
-    kept = [(words, words.clone()) for words in map(_view_words, filter(_has_values, tensors))]
+    copies = [(words, words.clone()) for words in map(_view_words, filter(_has_values, tensors))]
     try:
         yield
     finally:
-        for words, before in kept:
+        for words, before in copies:
             if not torch.equal(words, before):  # writing alike would take memory of the machine
                 words.copy_(before)
 

@@ -103,8 +103,8 @@ class SampledLauncher(CpuLauncher):
         self.written = WrittenMemory()
         # By a record's id, with the record: the parameters whose memory its launches may write.
         self._written_parameters: dict[int, tuple[RehearsedLaunch, frozenset[str] | None]] = {}
-        # The launches that were asked what they read, each with what was unwritten then.
-        self._asked: set[tuple[int, tuple[int, ...]]] = set()
+        # The launches whose reads were checked, each with what was unwritten then.
+        self._checked_states: set[tuple[int, tuple[int, ...]]] = set()
         # Of the launch that runs: whether its addresses are a server's, None before that is known,
         # and the parameters whose memory it may write.
         self._is_certain: bool | None = None
@@ -130,7 +130,7 @@ class SampledLauncher(CpuLauncher):
     def probe(self, kernels: frozenset[str]) -> Iterator[ProbedLaunches]:
         """Check these kernels in other batches, and yield what they show, apart from the record."""
         launches, findings = self.launches, self.findings
-        asked, self._asked = self._asked, set()
+        checked_states, self._checked_states = self._checked_states, set()
         self.launches, self.findings = {}, {}
         self._probed_kernels = kernels
         try:
@@ -138,7 +138,8 @@ class SampledLauncher(CpuLauncher):
                 yield ProbedLaunches(self.launches, self.findings)
         finally:
             self.is_recording, self._probed_kernels = False, None
-            self.launches, self.findings, self._asked = launches, findings, asked
+            self.launches, self.findings = launches, findings
+            self._checked_states = checked_states
 
     @contextlib.contextmanager
     def follow(self) -> Iterator[list[RehearsedLaunch]]:
@@ -205,10 +206,10 @@ class SampledLauncher(CpuLauncher):
         """
         if record is None:
             return self.written.is_followed
-        asked = id(record), self.written.describe_unwritten(list_tensors(values.values()))
-        if record.refusal or asked in self._asked:
+        state = id(record), self.written.describe_unwritten(list_tensors(values.values()))
+        if record.refusal or state in self._checked_states:
             return False
-        self._asked.add(asked)
+        self._checked_states.add(state)
         return True
 
     def _skip(self, names: frozenset[str] | None, values: dict[str, Any]) -> None:

@@ -112,7 +112,9 @@ class CardOfNvrtc:
         with self.launches.note_call("scale", names, (out, source)):
             assert call(arguments) == 0
         assert out.equal(source * 2)
-        found = [str(violation_from_record(*one)) for one in PROCESS_REPORTS.read_new_reports()]
+        found = [
+            str(violation_from_record(*report)) for report in PROCESS_REPORTS.read_new_reports()
+        ]
         PROCESS_REPORTS.reset()
         return found
 
@@ -270,7 +272,7 @@ def main(folder: str, fake_file: str) -> None:
         found[f"to be linked, {len(words)}"] = MARKER.encode() in cubin
     _, cubin, _ = compile_kernel(nvrtc, b"-arch=sm_90", b"-I/home/jos\xe9")
     found["no UTF-8"] = MARKER.encode() in cubin
-    summaries = [(one.name, one.checked_launches) for one in card.summaries]
+    summaries = [(summary.name, summary.checked_launches) for summary in card.summaries]
     summaries = [(one, count) for one, count in summaries if one != OTHER.decode()]
     print(json.dumps({**found, "starts": len(starts), "summaries": summaries}))
 

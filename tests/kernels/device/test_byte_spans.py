@@ -36,7 +36,9 @@ def test_a_tensors_bytes_are_those_of_its_elements(
     spans = find_element_bytes(tensor, 1000).list_spans()
     assert spans is not None
     places = itertools.product(*map(range, shape))
-    starts = [1000 + size * sum(a * b for a, b in zip(one, strides, strict=True)) for one in places]
+    starts = [
+        1000 + size * sum(a * b for a, b in zip(place, strides, strict=True)) for place in places
+    ]
     assert list_bytes(spans) == sorted({start + byte for start in starts for byte in range(size)})
 
 

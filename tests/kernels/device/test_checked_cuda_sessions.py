@@ -78,13 +78,13 @@ def make_rows(first_index: int = 0) -> tuple[torch.Tensor, ...]:
 
 
 def test_a_launch_is_one_of_the_session_with_its_place() -> None:
-    seen: list[KernelLaunch] = []
+    launches: list[KernelLaunch] = []
     with session.checked("virtual") as check:
-        check.launches.observers.append(seen.append)
+        check.launches.observers.append(launches.append)
         out, values, index = make_rows()
         call_host(FAULTS, "read_row", out, values, index)
         assert out.tolist() == [1.0] * 32
-    assert [(one.kernel, one.module, one.place) for one in seen] == [
+    assert [(one.kernel, one.module, one.place) for one in launches] == [
         ("read_row", "jit:faults.read_row", "faults.cu")
     ]
 
@@ -115,10 +115,10 @@ def test_a_report_ends_the_call_and_is_kept_where_the_caller_catches_it() -> Non
         rows = make_rows(32)
         with pytest.raises(OutOfBounds, match=r"past the end of tensor_1 \(its index 32"):
             call_host(FAULTS, "read_row", *rows)
-        (kept,) = check.launches.errors
+        (violation,) = check.launches.errors
         check.discard_errors()
-    assert isinstance(kept, OutOfBounds)
-    assert reported == [kept.headline]
+    assert isinstance(violation, OutOfBounds)
+    assert reported == [violation.headline]
 
 
 @pytest.mark.parametrize("checks", [("bounds",), ("bounds", "uninitialized")])

@@ -70,8 +70,8 @@ def answers(
         toolkit = checked_toolchain.make_checked_toolkit(home, DEFAULT_CHECKS)
     done = run_program("nvrtc_program.py", toolkit.folder, driver, variables)
     assert done.returncode == 0, done.stderr[-3000:]
-    given: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return {**given, "stderr": done.stderr, "folder": toolkit.folder, "driver": driver}
+    output: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return {**output, "stderr": done.stderr, "folder": toolkit.folder, "driver": driver}
 
 
 def run_program(
@@ -161,15 +161,15 @@ def test_a_process_without_torch_builds_without_checks_and_says_so() -> None:
     assert "this process has no torch: its CUDA kernels have no checks" in done.stderr
 
 
-_WAYS = ["machine code", "a buffer", "PTX", "PTX, its handle", "a file", "a library's file"]
-_WAYS += ["a module's list", "a configuration"]
+_LAUNCHES = ["machine code", "a buffer", "PTX", "PTX, its handle", "a file", "a library's file"]
+_LAUNCHES += ["a module's list", "a configuration"]
 
 
-@pytest.mark.parametrize("way", _WAYS)
+@pytest.mark.parametrize("launch", _LAUNCHES)
 def test_a_kernel_of_nvrtc_is_checked_however_it_is_launched(
-    answers: dict[str, Any], way: str
+    answers: dict[str, Any], launch: str
 ) -> None:
-    read, wrote = answers[way]
+    read, wrote = answers[launch]
     index = "(its index 40, and it is float32 [40])"
     assert read.startswith(f"scale<float> read 4 bytes past the end of source {index}")
     assert wrote.startswith(f"scale<float> wrote 4 bytes past the end of out {index}")
@@ -180,7 +180,7 @@ def test_a_kernel_of_nvrtc_is_checked_however_it_is_launched(
 def test_a_launch_is_counted_once_and_checks_start_with_the_first_module(
     answers: dict[str, Any],
 ) -> None:
-    assert answers["summaries"] == [["scale<float>", len(_WAYS)]]
+    assert answers["summaries"] == [["scale<float>", len(_LAUNCHES)]]
     assert answers["starts"] == 1
 
 
@@ -252,12 +252,12 @@ def test_a_program_gets_the_checks_of_its_toolkit(
     """Under `all` each access of global memory looks for races, and each load for poison."""
     home, _ = make_fake_toolkit(tmp_path)
     monkeypatch.setattr(paths, "cuda_builds_folder", lambda: tmp_path)
-    made = checked_toolchain.make_checked_toolkit(home, checks)
-    toolkit = checked_toolchain.CheckedToolkit(made.folder)
+    checked_toolkit = checked_toolchain.make_checked_toolkit(home, checks)
+    toolkit = checked_toolchain.CheckedToolkit(checked_toolkit.folder)
     plain = (_HERE / "scale.ptx").read_text()
     text, _ = checked_nvrtc.assemble_with_checks(toolkit, plain, [])
     (kernel,) = json.loads(next(toolkit.kernels.glob("*.json")).read_text())
-    groups = {(*one["roots"], *one["verbs"]) for one in kernel["race_groups"]}
+    groups = {(*group["roots"], *group["verbs"]) for group in kernel["race_groups"]}
     assert groups == ({(8, "read"), (0, "write")} if "races" in checks else set())
     # The comparison with the poison of `torch.empty`.
     assert (b"setp.eq.u32 %ufo, %ufh" in text) == ("uninitialized" in checks)

@@ -70,14 +70,14 @@ def test_a_replay_within_a_replay_leaves_the_outer_one_its_pool() -> None:
     inner, outer = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(inner):
         torch.ones(8, device="cuda")
-    seen = []
+    replayed_pools = []
 
     def launch_inner() -> None:
         inner.replay()
-        seen.append(graph_pool.get_replayed())
+        replayed_pools.append(graph_pool.get_replayed())
 
     with torch.cuda.graph(outer):
         graphs.run_captured("launch", launch_inner)
     outer.replay()
-    assert seen[-1] is graph_pool.find_pool(outer.pool())
+    assert replayed_pools[-1] is graph_pool.find_pool(outer.pool())
     assert graph_pool.get_replayed() is None

@@ -104,8 +104,8 @@ def test_calls_run_again_if_alignment_a_type_or_an_integer_differs(
         (values[:8], 3),
         (values[:8], 4),
     ):
-        call_module(launcher.cuda, lambda *given: ran.append(given), *args)
-    assert [(len(given), given[0].data_ptr() % 16) for given in ran] == [
+        call_module(launcher.cuda, lambda *arguments: ran.append(arguments), *args)
+    assert [(len(arguments), arguments[0].data_ptr() % 16) for arguments in ran] == [
         *((1, 0), (1, 4), (2, 0), (2, 0), (2, 0), (2, 0))
     ]
     assert launcher.cuda.count_calls() == {"jit:m.f": 7}
@@ -115,7 +115,7 @@ def test_calls_run_again_if_alignment_a_type_or_an_integer_differs(
 def test_a_call_by_keyword_is_not_taken_for_one_without(launcher: SampledLauncher) -> None:
     values = torch.zeros(8, device="cuda")
     for options in ({}, {"flag": True}, {}):
-        call_module(launcher.cuda, lambda given: None, values, **options)
+        call_module(launcher.cuda, lambda tensor: None, values, **options)
     [unchecked] = launcher.cuda.list_unchecked()
     assert (unchecked.calls, unchecked.cause) == (1, UncheckedCause.KEYWORDS)
     assert launcher.cuda.count_calls() == {"jit:m.f": 3}
@@ -135,7 +135,7 @@ def test_a_check_leaves_values_as_they_were(
     launcher: SampledLauncher, size: int, dtype: torch.dtype
 ) -> None:
     values = torch.zeros(size, dtype=dtype, device="cuda")
-    call_module(launcher.cuda, lambda given: memory.to_host(given).fill_(1), values)
+    call_module(launcher.cuda, lambda tensor: memory.to_host(tensor).fill_(1), values)
     assert not memory.to_host(values).any()
 
 
@@ -247,7 +247,7 @@ def test_what_follows_a_kernel_that_does_not_end_is_counted_as_not_checked(
 ) -> None:
     module = LaunchedModule(launcher.cuda, {"k2": end})
 
-    def launch_three(given: torch.Tensor) -> None:
+    def launch_three(values: torch.Tensor) -> None:
         for name in ("k1", "k2", "k3"):
             module.launch(name)
 
@@ -268,11 +268,11 @@ def test_what_follows_a_kernel_that_does_not_end_is_counted_as_not_checked(
 def test_a_probe_checks_these_kernels_alone_and_counts_nothing(launcher: SampledLauncher) -> None:
     module = LaunchedModule(launcher.cuda, {})
     values = torch.zeros(4, device="cuda")
-    call_module(launcher.cuda, lambda given: module.launch("k1"), values)
+    call_module(launcher.cuda, lambda tensor: module.launch("k1"), values)
     kernel = next(iter(launcher.launches.values())).kernel
     for kernels, count in ((frozenset({kernel}), 2), (frozenset({"other"}), 2)):
         with launcher.probe(kernels):
             launcher.is_recording = True
-            call_module(launcher.cuda, lambda given: module.launch("k1"), values)
+            call_module(launcher.cuda, lambda tensor: module.launch("k1"), values)
         assert len(module.ran) == count
     assert launcher.cuda.count_calls() == {"jit:m.f": 1}

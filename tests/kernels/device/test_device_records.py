@@ -18,15 +18,15 @@ from harness.device.refusals import UnansweredName
 @pytest.fixture
 def device_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeviceRecord:
     """A record of this process, in place of that of all tests."""
-    made = DeviceRecord()
-    made.write_to(tmp_path)
-    monkeypatch.setattr("harness.device.refusals.RECORD", made)
-    return made
+    new_record = DeviceRecord()
+    new_record.write_to(tmp_path)
+    monkeypatch.setattr("harness.device.refusals.RECORD", new_record)
+    return new_record
 
 
-def count_norms(made: DeviceRecord, calls: int) -> None:
+def count_norms(new_record: DeviceRecord, calls: int) -> None:
     for _ in range(calls):
-        made.count_stand_in("sgl_kernel.norm")
+        new_record.count_stand_in("sgl_kernel.norm")
 
 
 def end_by_kill(function: Callable[[], object]) -> None:
@@ -83,11 +83,11 @@ def test_a_second_folder_gets_what_comes_later(device_record: DeviceRecord, tmp_
 
 
 def test_the_lines_name_each_operator_with_its_calls() -> None:
-    made = DeviceRecord()
-    count_norms(made, 2)
-    made.count_kernel_call("norm")
-    made.count_refusal("no stand-in computes sgl_kernel.fly()")
-    assert list(made.describe()) == [
+    new_record = DeviceRecord()
+    count_norms(new_record, 2)
+    new_record.count_kernel_call("norm")
+    new_record.count_refusal("no stand-in computes sgl_kernel.fly()")
+    assert list(new_record.describe()) == [
         "1 operator of CUDA binaries had stand-ins, 2 calls: sgl_kernel.norm 2",
         "1 function of SGLang's CUDA C++ ran as they are, 1 call: norm 1",
         "refused 1 time: no stand-in computes sgl_kernel.fly()",

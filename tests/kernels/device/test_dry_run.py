@@ -53,9 +53,9 @@ def test_an_output_that_an_operator_resizes_has_its_size_without_arithmetic() ->
 
     def measure() -> list[list[int]]:
         rows = torch.zeros(SIDE, 4, device="cuda")
-        given = torch.empty(0, device="cuda")
-        torch.add(rows[:, :2], rows[:, 2:], out=given)
-        return [list(one.shape) for one in (rows.abs(), rows.abs().amax(-1, keepdim=True), given)]
+        sums = torch.empty(0, device="cuda")
+        torch.add(rows[:, :2], rows[:, 2:], out=sums)
+        return [list(one.shape) for one in (rows.abs(), rows.abs().amax(-1, keepdim=True), sums)]
 
     assert call_in_dry_run(measure) == [[SIDE, 4], [SIDE, 1], [SIDE, 2]]
 
@@ -192,7 +192,7 @@ def launch_sampled(rows: int, stride: int, fits: bool = True) -> str:
         findings = launcher.list_findings()
         return [
             [record.extent, record.count, record.programs, record.extent_text],
-            [[str(one.rank), one.headline, one.fits] for one in findings],
+            [[str(finding.rank), finding.headline, finding.fits] for finding in findings],
         ]
 
     return json.dumps(call_in_dry_run(launch))
@@ -226,7 +226,7 @@ def test_an_access_whose_address_overflows_in_one_launch_is_near_in_no_other() -
             for rows in (300, 1026):
                 target = torch.empty_strided((rows, 16), (1 << 21, 1), device="cuda")
                 add_to_row[(rows,)](target, 1 << 21, 4)
-        return [str(one.rank) for one in launcher.list_findings()]
+        return [str(finding.rank) for finding in launcher.list_findings()]
 
     assert call_in_dry_run(launch) == ["reachable"]
 

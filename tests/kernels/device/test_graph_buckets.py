@@ -46,10 +46,12 @@ def test_the_ends_alone_are_captured_and_their_launches_are_recorded(
     captures, launcher, module = make_captures(monkeypatch)
     with captures.record():
         assert module.get_batch_sizes_to_capture(None) == ([1, 256], [1, 256])
-        seen = []
+        states = []
         runner = module.DecodeCudaGraphRunner()
-        runner.capture_one_shape(256, lambda: seen.append((launcher.phase, launcher.is_recording)))
-        assert seen == [("graph capture", True)]
+        runner.capture_one_shape(
+            256, lambda: states.append((launcher.phase, launcher.is_recording))
+        )
+        assert states == [("graph capture", True)]
         assert not launcher.is_recording
         runner.capture_one_shape(1, int)
     assert captures.buckets == SIZES

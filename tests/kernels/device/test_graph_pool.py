@@ -47,11 +47,11 @@ def test_living_tensors_do_not_overlap_and_have_bounds_of_their_own() -> None:
         for number in (*range(0, 40, 3), *range(1, 40, 3)):
             tensors[number] = torch.full((50 * number + 7,), -number, device="cuda")
     graph.replay()
-    spans = sorted((one.data_ptr(), one.data_ptr() + 8 * len(one)) for one in tensors)
+    spans = sorted((tensor.data_ptr(), tensor.data_ptr() + 8 * len(tensor)) for tensor in tensors)
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
-    assert all(one.untyped_storage().nbytes() == 8 * len(one) for one in tensors)
+    assert all(tensor.untyped_storage().nbytes() == 8 * len(tensor) for tensor in tensors)
     values = [-number if number % 3 < 2 else number for number in range(40)]
-    assert [one.unique().item() for one in tensors] == values
+    assert [tensor.unique().item() for tensor in tensors] == values
 
 
 def test_neighbours_that_are_freed_hold_a_tensor_of_their_joint_size() -> None:
@@ -61,7 +61,7 @@ def test_neighbours_that_are_freed_hold_a_tensor_of_their_joint_size() -> None:
         start = whole.data_ptr()
         del whole
         thirds = [torch.empty(COUNT, device="cuda") for _ in range(3)]
-        assert sorted(one.data_ptr() - start for one in thirds) == [0, 4 * COUNT, 8 * COUNT]
+        assert sorted(third.data_ptr() - start for third in thirds) == [0, 4 * COUNT, 8 * COUNT]
         while thirds:
             del thirds[len(thirds) // 2]
         assert torch.empty(3 * COUNT, device="cuda").data_ptr() == start

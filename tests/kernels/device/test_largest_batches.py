@@ -27,10 +27,10 @@ def make_model(kind: type[FullSizeModel]) -> tuple[Any, list[Any]]:
     model.runner = SimpleNamespace(
         max_total_num_tokens=LIMITS["slots"], req_to_token_pool=SimpleNamespace()
     )
-    asked: list[Any] = []
+    steps: list[Any] = []
     for name in STEPS:
-        setattr(model, name, lambda *sizes, name=name, **more: asked.append((name, *sizes, more)))
-    return model, asked
+        setattr(model, name, lambda *sizes, name=name, **more: steps.append((name, *sizes, more)))
+    return model, steps
 
 
 def make_captures(sizes: list[int]) -> GraphCaptures:
@@ -45,19 +45,19 @@ def describe_batch(batch: FullSizeBatch) -> tuple[str, str, str, int]:
 
 def test_decodes_end_where_the_states_of_linear_attention_are_kept() -> None:
     """Behind 447 tokens comes the 448th, at a multiple of 64."""
-    model, asked = make_model(FullSizeModel)
+    model, steps = make_model(FullSizeModel)
     model.runner.req_to_token_pool.enable_mamba_extra_buffer = True
     model.settings = SimpleNamespace(mamba_track_interval=64)
     batches = LargestBatches(model, LIMITS, None, has_rounds=False).list_all()
-    decode = next(one for one in batches if one.phase == "decode")
+    decode = next(batch for batch in batches if batch.phase == "decode")
     decode.make(decode.size)
     assert decode.described == "4 requests of 447 tokens"
-    assert asked == [("decode", 4, {"length": 447})]
+    assert steps == [("decode", 4, {"length": 447})]
     assert [model.find_tracked_length(length) for length in (62, 63, 64, 127)] == [62, 63, 63, 127]
 
 
 def test_speculation_has_its_scheduler_make_the_chunk_behind_a_prefix_too() -> None:
-    model, asked = make_model(ScheduledModel)
+    model, steps = make_model(ScheduledModel)
     batches = LargestBatches(model, LIMITS, None, has_rounds=True).list_all()
     assert list(map(describe_batch, batches)) == [
         ("chunk", "a chunk of 100 tokens", "--chunked-prefill-size", 100),
@@ -67,7 +67,7 @@ def test_speculation_has_its_scheduler_make_the_chunk_behind_a_prefix_too() -> N
     ]
     for batch in batches:
         batch.make(batch.size)
-    assert asked == [
+    assert steps == [
         ("extend_scheduled_chunk", 100, {}),
         ("extend_scheduled_behind_prefix", 900, 100, {}),
         ("speculate", 4, {"length": 492}),
@@ -76,12 +76,12 @@ def test_speculation_has_its_scheduler_make_the_chunk_behind_a_prefix_too() -> N
 
 
 def test_its_prefix_is_of_full_chunks_at_every_size_and_none_at_one_chunk() -> None:
-    model, asked = make_model(ScheduledModel)
+    model, steps = make_model(ScheduledModel)
     batches = LargestBatches(model, LIMITS, None, has_rounds=True).list_all()
     [prefix] = [batch for batch in batches if batch.phase == "prefix"]
     for size in (777, 250, 100):
         prefix.make(size)
-    assert [sizes[1:3] for sizes in asked] == [(600, 100), (100, 100)]
+    assert [sizes[1:3] for sizes in steps] == [(600, 100), (100, 100)]
     short = LargestBatches(model, {**LIMITS, "context": 208}, None, has_rounds=True).list_all()
     assert "a chunk of 100 tokens behind 100" in [batch.described for batch in short]
     none = LargestBatches(model, {**LIMITS, "context": 207}, None, has_rounds=True).list_all()
@@ -156,22 +156,22 @@ def test_a_batch_is_replayed_in_the_graph_of_the_size_that_it_is_for(
         return contextlib.nullcontext()
 
     captures.require_replay = require  # type: ignore[method-assign]
-    model, asked = make_model(FullSizeModel)
+    model, steps = make_model(FullSizeModel)
     limits = {**LIMITS, "requests": requests}
     batches = LargestBatches(model, limits, captures, has_rounds=False).list_all()
     replays = [batch for batch in batches if "graph" in batch.phase]
     for batch in replays:
         batch.make(batch.size)
     found = zip(replays, required, strict=True)
-    counts = [count for _, count, *_ in asked]
+    counts = [count for _, count, *_ in steps]
     phases = [(batch.phase, graph) for batch, graph in found]
     assert [(*one, count) for one, count in zip(phases, counts, strict=True)] == [
         (phase, graph, count) for phase, count, graph in expected
     ]
     # Their requests are as long as the pool allows, and the context is what is searched.
     lengths = [min(1000, 2000 // count - 8) for count in counts]
-    assert [length for *_, length, _ in asked] == lengths == [one.size for one in replays]
-    assert {one.setting for one in replays} <= {"--context-length"}
+    assert [length for *_, length, _ in steps] == lengths == [replay.size for replay in replays]
+    assert {replay.setting for replay in replays} <= {"--context-length"}
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_chunk_is_replayed_in_the_graph_of_the_tokens_that_it_is_for(
 
 
 def test_a_decode_beside_a_smaller_pool_has_shorter_requests() -> None:
-    model, asked = make_model(FullSizeModel)
+    model, steps = make_model(FullSizeModel)
     batches = LargestBatches(model, LIMITS, None, has_rounds=False).list_all()
     [decode] = [batch for batch in batches if batch.phase == "decode"]
     decode.make(4)
@@ -237,5 +237,5 @@ def test_a_decode_beside_a_smaller_pool_has_shorter_requests() -> None:
         decode.make(4)
         decode.make(2)
     decode.make(2)
-    lengths = [more["length"] for *_, more in asked]
+    lengths = [more["length"] for *_, more in steps]
     assert lengths == [492, 242, 492, 492]

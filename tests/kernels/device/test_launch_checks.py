@@ -74,7 +74,7 @@ def test_a_captured_buffer_that_moves_is_reported() -> None:
 def test_a_tensor_behind_a_captured_table_of_addresses_is_reported() -> None:
     def program() -> None:
         layers = [torch.ones(8, device="cuda")]
-        table = torch.tensor([one.data_ptr() for one in layers], device="cuda")
+        table = torch.tensor([layer.data_ptr() for layer in layers], device="cuda")
         target = torch.zeros(8, device="cuda")
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

@@ -31,7 +31,7 @@ def copy_halves(left, right, left_out, right_out, count: tl.constexpr):
 
 
 def make_table(*tensors: torch.Tensor) -> torch.Tensor:
-    return torch.tensor([one.data_ptr() for one in tensors], device="cuda")
+    return torch.tensor([tensor.data_ptr() for tensor in tensors], device="cuda")
 
 
 def test_a_loaded_pointer_reads_inside_its_storage() -> None:

@@ -33,7 +33,7 @@ def watch_experts(sums: bool, card_memory: int) -> tuple[int, list[str]]:
             _ = values.float()
         del values
         torch.empty(WIDTH, WIDTH, device="cuda")
-        return [watch.peak - before, [one.headline for one in watch.findings]]
+        return [watch.peak - before, [finding.headline for finding in watch.findings]]
 
     peak, findings = child_process.call_in_fork(call, cpu_seconds=60)
     return peak, findings

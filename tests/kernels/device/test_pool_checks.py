@@ -188,8 +188,8 @@ def test_a_tensor_without_ownership_may_be_of_any_graph() -> None:
         first, result = pool.capture(lambda: pool.static * 2)
         alias = sgl_kernel.weak_ref_tensor(result)
         del result
-        second, kept = pool.capture(lambda: pool.static * 3)
-        assert kept.data_ptr() == alias.data_ptr()
+        second, later = pool.capture(lambda: pool.static * 3)
+        assert later.data_ptr() == alias.data_ptr()
         second.replay()
         first.replay()
         read_result(alias)

@@ -117,7 +117,7 @@ def make_model(windows: list[int]) -> tuple[SmallModel, SampledLauncher, Repeate
 
 def count_launches(launcher: SampledLauncher) -> dict[str, int]:
     launches: dict[Any, RehearsedLaunch] = launcher.launches
-    return {one.kernel: one.count for one in launches.values()}
+    return {launch.kernel: launch.count for launch in launches.values()}
 
 
 def test_the_first_the_second_and_the_last_layer_run_and_all_count() -> None:
@@ -232,9 +232,9 @@ class SlottedWithAttributes(SlottedValue):
 
 
 def make_slotted(width: int) -> SlottedWithAttributes:
-    made = SlottedWithAttributes()
-    made.width = width
-    return made
+    slotted = SlottedWithAttributes()
+    slotted.width = width
+    return slotted
 
 
 def make_marked(mark: str) -> torch.Tensor:
@@ -325,7 +325,7 @@ def test_a_note_in_a_result_reaches_the_next_layer() -> None:
     for layer in model.layers:
         layer.makes_note = True
     assert model.run() == [0, 1, 7]
-    assert [vars(one) for one in model.outputs] == [{"is_noted": True}] * 8
+    assert [vars(output) for output in model.outputs] == [{"is_noted": True}] * 8
 
 
 def test_launches_are_listed_only_for_what_follows_them() -> None:
@@ -335,6 +335,6 @@ def test_launches_are_listed_only_for_what_follows_them() -> None:
     assert launcher._followed is None
     with launcher.follow() as launches:
         launch_kernel(launcher, "alone")
-    assert [one.count for one in launches] == [3]
+    assert [launch.count for launch in launches] == [3]
     model.run()
     assert launcher._followed is None

@@ -255,9 +255,9 @@ def find_uninitialized_reads(batch: Callable[[], None]) -> list[tuple[str, str]]
         with launcher, launcher.written.follow():
             launcher.is_recording = True
             batch()
-        refusals = [one.refusal for one in launcher.launches.values() if one.refusal]
+        refusals = [launch.refusal for launch in launcher.launches.values() if launch.refusal]
         assert not refusals
-        return [[one.kind, one.text] for one in launcher.list_findings()]
+        return [[finding.kind, finding.text] for finding in launcher.list_findings()]
 
     return [tuple(one) for one in child_process.call_in_fork(rehearse, cpu_seconds=60)]
 

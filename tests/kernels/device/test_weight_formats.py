@@ -212,10 +212,10 @@ def test_each_token_or_a_whole_tensor_is_rounded_to_fp8_by_its_scale() -> None:
     per_tensor_quant_fp8(x, codes, scale, next(build))
     torch.testing.assert_close(codes.double() * scale, x.double(), rtol=2**-4, atol=1e-3)
     torch.testing.assert_close(scale, x.abs().max().view(1) / 448)
-    given = 2 * scale
-    per_tensor_quant_fp8(x, codes, given, next(build))
-    torch.testing.assert_close(codes.double() * given, x.double(), rtol=2**-4, atol=2e-3)
-    assert torch.equal(given, 2 * scale)
+    larger_scale = 2 * scale
+    per_tensor_quant_fp8(x, codes, larger_scale, next(build))
+    torch.testing.assert_close(codes.double() * larger_scale, x.double(), rtol=2**-4, atol=2e-3)
+    assert torch.equal(larger_scale, 2 * scale)
 
 
 def test_products_of_fp8_matrices_have_both_scales() -> None:

@@ -45,7 +45,7 @@ def test_an_edit_that_changes_nothing_is_an_error() -> None:
 def test_an_edit_belongs_to_its_versions_of_transformers() -> None:
     edits = [CheckpointEdit("a", transformers=">=5"), CheckpointEdit("b")]
     selected = {
-        text: [one.tensors for one in select_edits(edits, Version(text))]
+        text: [edit.tensors for edit in select_edits(edits, Version(text))]
         for text in ("4.57.1", "5.0.0", "5.13.1")
     }
     assert selected == {"4.57.1": ["b"], "5.0.0": ["a", "b"], "5.13.1": ["a", "b"]}

@@ -218,7 +218,7 @@ def test_other_orders_of_work_have_their_own_tolerance(
         monkeypatch.setattr(architecture_run, name, lambda: 0.2)
     architecture_run.graphs = False
     architecture_run._test_claims()
-    verdicts = {one.claim: one.verdict for one in architecture_run.result.claims[1:]}
+    verdicts = {claim.claim: claim.verdict for claim in architecture_run.result.claims[1:]}
     assert verdicts.pop(ZooClaim.REFERENCE) is ClaimVerdict.HOLDS
     order = {ZooClaim.BATCH, ZooClaim.CHUNKS, ZooClaim.PREFIX, ZooClaim.RECOMPUTE}
     assert set(verdicts) == order
