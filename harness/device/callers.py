@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from pathlib import Path
 
 _OWN_FOLDER = str(Path(__file__).parents[1])  # the checks of kernels call operators, too
@@ -11,12 +12,8 @@ _BETWEEN = ("/torch/", "/triton/runtime/", "<frozen")  # what stands between a c
 
 def find_caller() -> str:
     """Return the file and line that called: not our own, torch's or Triton's."""
-    frame = sys._getframe(1)
-    while frame is not None:
+    for frame, line in traceback.walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
         if not file.startswith(_OWN_FOLDER) and not any(part in file for part in _BETWEEN):
-            return f"{file}:{frame.f_lineno}"
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
+            return f"{file}:{line}"
     return "an unknown line"

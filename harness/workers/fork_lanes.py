@@ -18,10 +18,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from harness.core import child_process, preloading, process_exit, processes
 from harness.core.files import write_atomically
+from harness.workers.function_recorder import record_functions
+
+ResultT = TypeVar("ResultT", bound=msgspec.Struct)
 
 RESULT_NAME = "result.json"
 _NUMBER_BYTES = 4  # the size of an item's number in the queue
@@ -80,6 +85,27 @@ def measure_processor_seconds() -> float:
     """Return what the ended forks of this lane have taken of a processor so far."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
+
+
+def compute_in_fork(
+    folder: Path, seconds: float, compute: Callable[[], Any], result_type: type[ResultT]
+) -> tuple[ResultT | None, ForkEnd]:
+    """Compute a result in a fork, with the functions of SGLang that ran for it.
+
+    The result is None where `compute` has none, and where the fork ended before it had one.
+    """
+    file = folder / RESULT_NAME
+
+    def write_result() -> None:
+        with record_functions() as functions:
+            result = compute()
+        if result is not None:
+            result.functions = functions
+            write_atomically(file, msgspec.json.encode(result))
+
+    end = run_fork(folder, seconds, write_result)
+    result = msgspec.json.decode(file.read_bytes(), type=result_type) if file.exists() else None
+    return result, end
 
 
 def run_fork(folder: Path, seconds: float, run: Callable[[], None]) -> ForkEnd:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -104,23 +105,40 @@ def rehearse_layers(
     words: Sequence[str],
     server_arguments: Sequence[str],
 ) -> dict[str, Any]:
-    """Rehearse a model's first layers, and return its deployment of the command's JSON."""
+    """Rehearse a model's first layers by the command, and return its deployment."""
+    command = make_command(home, model, layers, [*words, "--release", RELEASE], server_arguments)
+    deployment = run_command(home, command)
+    assert not deployment["refusal"], deployment["detail"]
+    return deployment
+
+
+def make_command(
+    home: Path,
+    model: str,
+    layers: int | None,
+    words: Sequence[str],
+    server_arguments: Sequence[str],
+) -> str:
+    """Make the command that rehearses a model's first layers, or all of them."""
     config = read_model(model).config
-    if layers is not None:
-        config = keep_layers(config, layers)
     file = home / f"{model}.json"
-    file.write_text(json.dumps(config))
-    command = ["--config", str(file), "--release", RELEASE, "--json", *words]
+    file.write_text(json.dumps(config if layers is None else keep_layers(config, layers)))
+    command = ["--config", str(file), *words, "--", *server_arguments]
+    return f"./unfix rehearse {shlex.join(command)}"
+
+
+def run_command(home: Path, command: str, exit_codes: tuple[int, ...] = (0, 1)) -> dict[str, Any]:
+    """Run a command in a shell as it stands, and return the deployment of its JSON."""
     finished = subprocess.run(
-        [sys.executable, "-m", "harness", "rehearse", *command, "--", *server_arguments],
+        command.replace("./unfix rehearse", f"{sys.executable} -m harness rehearse --json"),
+        shell=True,
         cwd=paths.project_folder(),
         env={**os.environ, "UNFIX_HOME": str(home)},
         capture_output=True,
         text=True,
         timeout=400,
     )
-    assert finished.returncode in (0, 1), finished.stderr
+    assert finished.returncode in exit_codes, finished.stderr
     deployment: dict[str, Any]
     [deployment] = json.loads(finished.stdout)["deployments"]
-    assert not deployment["refusal"], deployment["detail"]
     return deployment

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsed_models import IS_READY, REASON, RELEASE, rehearse_layers
-
-from harness.core import paths
+from rehearsed_models import IS_READY, REASON, RELEASE, rehearse_layers, run_command
 
 ADAPTERS = "--enable-lora --max-lora-rank 64 --lora-target-modules all --max-loras-per-batch 8"
 ARGUMENTS = [*ADAPTERS.split(), "--chunked-prefill-size", "-1"]
@@ -27,25 +22,9 @@ pytestmark = [
 ]
 
 
-def run_command(home: Path, command: str) -> dict[str, Any]:
-    """Run a printed command in a shell as it stands, and return its deployment.
-
-    What it says is not searched again, and comes as JSON.
-    """
-    words = f"{sys.executable} -m harness rehearse --json --no-thresholds"
-    finished = subprocess.run(
-        command.replace("./unfix rehearse", words),
-        shell=True,
-        cwd=paths.project_folder(),
-        env={**os.environ, "UNFIX_HOME": str(home)},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert finished.returncode in (0, 1), finished.stderr
-    deployment: dict[str, Any]
-    [deployment] = json.loads(finished.stdout)["deployments"]
-    return deployment
+def run_printed(home: Path, command: str) -> dict[str, Any]:
+    """Run a printed command, whose findings' thresholds are not searched again."""
+    return run_command(home, command.replace("rehearse ", "rehearse --no-thresholds ", 1))
 
 
 def find_finding(deployment: dict[str, Any], kernel: str) -> dict[str, Any]:
@@ -63,14 +42,14 @@ def test_a_near_line_is_reached_by_its_command_and_a_reachable_one_begins_there(
     near = find_finding(deployment, "_chunked_lora_shrink_kernel")
     assert near["rank"] == "near"
     assert near["threshold"].startswith(VARIABLE)  # the model has 131,072 tokens of context
-    assert find_finding(run_command(home, near["threshold"]), "_chunked_lora_shrink_kernel")[
+    assert find_finding(run_printed(home, near["threshold"]), "_chunked_lora_shrink_kernel")[
         "rank"
     ] == ("reachable")
     expand = find_finding(deployment, "_chunked_lora_expand_kernel")
     assert (expand["rank"], expand["threshold"].startswith("./unfix")) == ("reachable", True)
     command, _, size = expand["threshold"].rpartition(" ")
     reached = [
-        [finding["text"] for finding in run_command(home, f"{command} {context}")["findings"]]
+        [finding["text"] for finding in run_printed(home, f"{command} {context}")["findings"]]
         for context in (int(size) - 1, int(size))
     ]
     assert [expand["text"] in texts for texts in reached] == [False, True]
@@ -82,10 +61,10 @@ def test_a_finding_of_a_fix_taken_out_is_shown_by_its_command_alone(home: Path) 
     found = find_finding(deployment, "_fwd_grouped_kernel_stage1")
     assert found["rank"] == "reachable"
     assert f"--release {RELEASE} --revert {TOGGLE} -- " in found["threshold"]
-    shown = find_finding(run_command(home, found["threshold"]), "_fwd_grouped_kernel_stage1")
+    shown = find_finding(run_printed(home, found["threshold"]), "_fwd_grouped_kernel_stage1")
     assert (shown["rank"], shown["text"]) == ("reachable", found["text"])
     without = found["threshold"].replace(f" --revert {TOGGLE}", "")
-    assert find_finding(run_command(home, without), "_fwd_grouped_kernel_stage1")["rank"] == "none"
+    assert find_finding(run_printed(home, without), "_fwd_grouped_kernel_stage1")["rank"] == "none"
 
 
 def test_toggles_of_the_environment_are_part_of_the_command(home: Path) -> None:
@@ -97,5 +76,5 @@ def test_toggles_of_the_environment_are_part_of_the_command(home: Path) -> None:
     found = find_finding(deployment, "_fwd_grouped_kernel_stage1")
     assert found["rank"] == "reachable"
     assert found["threshold"].startswith(f"SGLANG_DEBUG_REVERT_PR={TOGGLE} ./unfix rehearse ")
-    shown = find_finding(run_command(home, found["threshold"]), "_fwd_grouped_kernel_stage1")
+    shown = find_finding(run_printed(home, found["threshold"]), "_fwd_grouped_kernel_stage1")
     assert (shown["rank"], shown["text"]) == ("reachable", found["text"])

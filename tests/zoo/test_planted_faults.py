@@ -53,69 +53,65 @@ def list_failures(
     }
 
 
-def test_faults_in_heads_experts_and_ropes_are_seen_by_the_comparison(tmp_path: Path) -> None:
-    faults = ["zoo-head-scale", "zoo-expert-off-by-one", "zoo-rope-of-another-layer"]
-    found = list_failures(tmp_path, ["llama", "qwen3", "mixtral", "laguna"], faults)
-    assert found.pop("llama") == []  # no fault is in it
-    assert set(found) == {"qwen3", "mixtral", "laguna"}
-    assert all(claims == ["equals transformers"] for claims in found.values()), found
+COMPARISON = "equals transformers"
+of_the_night = pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
 
 
-@pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
-def test_faults_in_quantized_weights_and_adapters_are_seen_by_the_comparison(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("faults", "exact", "others"),
+    [
+        pytest.param(
+            ["zoo-head-scale", "zoo-expert-off-by-one", "zoo-rope-of-another-layer"],
+            *(["qwen3", "mixtral", "laguna"], []),
+            id="heads, experts and ropes",
+        ),
+        pytest.param(
+            ["zoo-scale-of-another-block", "zoo-zero-point-forgotten", "zoo-adapter-scaling"],
+            *(["qwen3_moe_awq", "qwen3_moe_gptq", "llama_lora"], ["qwen3_fp8_blocks"]),
+            id="quantized weights and adapters",
+            marks=of_the_night,
+        ),
+        pytest.param(
+            ["zoo-scale-of-another-int8-block", "zoo-scale-of-another-expert"],
+            *([], ["qwen3_int8_blocks", "qwen3_moe_fp8_blocks"]),
+            id="scales of other experts and other int8 blocks",
+            marks=of_the_night,
+        ),
+        pytest.param(
+            *(["zoo-window-one-short"], [], ["laguna"]), id="a window", marks=of_the_night
+        ),
+        pytest.param(
+            [
+                *("zoo-experts-renormalized", "zoo-experts-not-scaled", "zoo-multiplier-forgotten"),
+                *("zoo-step-without-bias", "zoo-sinks-forgotten", "zoo-cap-halved"),
+            ],
+            *([], ["olmoe", "glm4_moe", "granite", "qwen3_next", "gpt_oss_wide", "gemma2_full"]),
+            id="numbers of a configuration",
+            marks=of_the_night,
+        ),
+    ],
+)
+def test_faults_are_seen_by_the_comparison_in_their_architectures_alone(
+    tmp_path: Path, faults: list[str], exact: list[str], others: list[str]
 ) -> None:
-    faults = ["zoo-scale-of-another-block", "zoo-zero-point-forgotten", "zoo-adapter-scaling"]
-    names = ["qwen3_fp8_blocks", "qwen3_moe_awq", "qwen3_moe_gptq", "llama_lora", "llama"]
-    found = list_failures(tmp_path, names, faults)
-    assert found.pop("llama") == []  # no fault is in it
-    assert set(found) == set(names) - {"llama"}
-    assert "equals transformers" in found["qwen3_fp8_blocks"]  # other weights may fail more
-    del found["qwen3_fp8_blocks"]
-    assert all(claims == ["equals transformers"] for claims in found.values()), found
+    """In `exact` ones no other claim fails; in `others` other weights may fail more."""
+    failures = list_failures(tmp_path, [*exact, *others, "llama"], faults)
+    assert failures.pop("llama") == []  # no fault is in it
+    assert set(failures) == {*exact, *others}
+    assert [failures[name] for name in exact] == [[COMPARISON]] * len(exact)
+    assert all(COMPARISON in failures[name] for name in others), failures
 
 
-@pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
-def test_scales_of_other_experts_and_of_other_int8_blocks_are_seen_by_the_comparison(
-    tmp_path: Path,
+@of_the_night
+@pytest.mark.parametrize(
+    ("architecture", "fault", "check", "claims"),
+    [
+        ("llama", "zoo-stale-graph-address", "", ["graph"]),
+        ("olmo2", "zoo-use-before-its-event", "streams", ["memory checks"]),
+        ("llama", "zoo-last-cached-key-lost", "", ["chunks", "cached prefix"]),
+    ],
+)
+def test_a_fault_that_the_comparison_misses_is_seen_by_another_claim(
+    tmp_path: Path, architecture: str, fault: str, check: str, claims: list[str]
 ) -> None:
-    faults = ["zoo-scale-of-another-int8-block", "zoo-scale-of-another-expert"]
-    found = list_failures(tmp_path, ["qwen3_int8_blocks", "qwen3_moe_fp8_blocks"], faults)
-    assert set(found) == {"qwen3_int8_blocks", "qwen3_moe_fp8_blocks"}
-    assert all("equals transformers" in claims for claims in found.values()), found
-
-
-@pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
-def test_a_window_one_short_is_seen_by_the_comparison(tmp_path: Path) -> None:
-    found = list_failures(tmp_path, ["laguna"], ["zoo-window-one-short"])
-    assert "equals transformers" in found["laguna"]
-
-
-@pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
-def test_an_address_that_a_graph_has_no_longer_is_seen_by_its_replay(tmp_path: Path) -> None:
-    assert list_failures(tmp_path, ["llama"], ["zoo-stale-graph-address"]) == {"llama": ["graph"]}
-
-
-@pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
-def test_a_use_before_its_event_is_seen_by_the_check_of_streams(tmp_path: Path) -> None:
-    found = list_failures(tmp_path, ["olmo2"], ["zoo-use-before-its-event"], check="streams")
-    assert found == {"olmo2": ["memory checks"]}
-
-
-@pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
-def test_numbers_of_a_configuration_that_are_forgotten_are_seen_by_the_comparison(
-    tmp_path: Path,
-) -> None:
-    faults = ["zoo-experts-renormalized", "zoo-experts-not-scaled", "zoo-multiplier-forgotten"]
-    faults += ["zoo-step-without-bias", "zoo-sinks-forgotten", "zoo-cap-halved"]
-    names = ["olmoe", "glm4_moe", "granite", "qwen3_next", "gpt_oss_wide", "gemma2_full"]
-    found = list_failures(tmp_path, [*names, "llama"], faults)
-    assert found.pop("llama") == []  # no fault is in it
-    assert set(found) == set(names)
-    assert all("equals transformers" in claims for claims in found.values()), found
-
-
-@pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
-def test_a_cached_key_that_is_lost_is_seen_by_chunks_and_prefixes(tmp_path: Path) -> None:
-    found = list_failures(tmp_path, ["llama"], ["zoo-last-cached-key-lost"])
-    assert found == {"llama": ["chunks", "cached prefix"]}
+    assert list_failures(tmp_path, [architecture], [fault], check) == {architecture: claims}

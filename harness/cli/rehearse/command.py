@@ -12,9 +12,7 @@ import msgspec
 
 from harness.cli import guard_runs, options, run_kinds, run_output
 from harness.cli.command_parser import CommandParser
-from harness.cli.lane_progress import LaneProgress
-from harness.cli.process_cleanup import end_processes_on_exit
-from harness.core import machine, paths
+from harness.cli.lane_progress import execute_in_lanes
 from harness.core.errors import UnfixError
 from harness.patching import bootstrap
 from harness.runs.rehearse import comparison
@@ -27,8 +25,6 @@ from harness.runs.rehearse.deployment import (
 from harness.runs.rehearse.request import RehearseRequest, RehearseWorkerRequest
 from harness.store.database import Store
 from harness.store.rehearse.values import DeploymentResult, RehearsalRun
-from harness.workers.lane_process import LaneProcess
-from harness.workers.lane_runner import LaneRunner
 from harness.workers.release_target import ReleaseTarget
 
 _TOGGLE_VARIABLES = frozenset({bootstrap.REVERT_VARIABLE, bootstrap.ENABLE_VARIABLE})
@@ -130,40 +126,32 @@ def rehearse_release(
     target: ReleaseTarget, request: RehearseRequest, deployments: list[Deployment]
 ) -> tuple[RehearsalRun, bool]:
     """Rehearse on one release; return the run, and whether Ctrl-C stopped it."""
-    jobs = min(guard_runs.choose_job_count("cpu", request.jobs), len(deployments))
     run_id, started = guard_runs.make_id_and_start()
-    folder = paths.state_folder() / "runs" / run_id
-    toggles = request.revert, request.enable, request.toggles
-    worker = LaneProcess(target, "harness.runs.rehearse.rehearse_worker", folder, *toggles)
-    work = RehearseWorkerRequest(
-        folder=str(folder),
-        jobs=jobs,
-        seconds=request.seconds,
-        deployments=[
-            msgspec.structs.replace(
-                one, options=list_options(target, request), variables=list_variables()
-            )
-            for one in deployments
-        ],
-    )
+    options, variables = list_options(target, request), list_variables()
+
+    def make_work(folder: Path) -> RehearseWorkerRequest:
+        return RehearseWorkerRequest(
+            folder=str(folder),
+            jobs=min(guard_runs.choose_job_count("cpu", request.jobs), len(deployments)),
+            seconds=request.seconds,
+            deployments=[
+                msgspec.structs.replace(deployment, options=options, variables=variables)
+                for deployment in deployments
+            ],
+        )
+
     run = RehearsalRun(
         id=run_id,
         started=started,
         release=target.name,
         command=run_output.get_recorded_command(),
         code=guard_runs.digest_lane_code(target, request.toggles),
-        toggles=[f"-{one}" for one in request.revert] + [f"+{one}" for one in request.enable],
         planned=[deployment.name for deployment in deployments],
         has_thresholds=request.thresholds,
     )
-    facts = machine.collect_machine_facts(str(target.python))
-    run.versions, run.machine = facts.pop("versions"), facts
-    try:
-        with end_processes_on_exit(), LaneProgress(run, "deployments", list_findings) as progress:
-            LaneRunner(worker, run, Store().rehearse, progress).execute(work)
-    except KeyboardInterrupt:
-        return run, True
-    return run, False
+    worker = "harness.runs.rehearse.rehearse_worker", request, make_work
+    table = Store().rehearse
+    return run, execute_in_lanes(run, target, *worker, table, "deployments", list_findings)
 
 
 def list_options(target: ReleaseTarget, request: RehearseRequest) -> list[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import msgspec
 
 from harness.cli import guard_runs, options, run_kinds, run_output
-from harness.cli.lane_progress import LaneProgress
-from harness.cli.process_cleanup import end_processes_on_exit
-from harness.core import machine, paths
+from harness.cli.lane_progress import execute_in_lanes
+from harness.core import machine
 from harness.core.code_digest import compute_digest
 from harness.core.errors import UnfixError
 from harness.device.cards import get_card
@@ -19,8 +19,6 @@ from harness.runs.zoo.release_changes import ZooChanges
 from harness.runs.zoo.request import ZooRequest, ZooWorkerRequest
 from harness.store.database import Store
 from harness.store.zoo.values import ArchitectureResult, ZooRun
-from harness.workers.lane_process import LaneProcess
-from harness.workers.lane_runner import LaneRunner
 from harness.workers.release_target import ReleaseTarget
 
 
@@ -142,18 +140,18 @@ def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> tuple[ZooRun, boo
     architectures, families = select_rows(request.names)
     get_card(request.card)  # an unknown name ends the call
     run_id, started = guard_runs.make_id_and_start()
-    folder = paths.state_folder() / "runs" / run_id
-    toggles = request.revert, request.enable, request.toggles
-    worker = LaneProcess(target, "harness.runs.zoo.zoo_worker", folder, *toggles)
-    work = ZooWorkerRequest(
-        card=request.card,
-        folder=str(folder),
-        jobs=guard_runs.choose_job_count("cpu", request.jobs),
-        seconds=request.seconds,
-        architectures=architectures,
-        families=families,
-        check=request.check,
-    )
+
+    def make_work(folder: Path) -> ZooWorkerRequest:
+        return ZooWorkerRequest(
+            card=request.card,
+            folder=str(folder),
+            jobs=guard_runs.choose_job_count("cpu", request.jobs),
+            seconds=request.seconds,
+            architectures=architectures,
+            families=families,
+            check=request.check,
+        )
+
     run = ZooRun(
         id=run_id,
         started=started,
@@ -161,20 +159,10 @@ def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> tuple[ZooRun, boo
         card=request.card,
         command=run_output.get_recorded_command(),
         code=digest_work(target, request),
-        toggles=[f"-{one}" for one in request.revert] + [f"+{one}" for one in request.enable],
         planned=[*(architecture.name for architecture in architectures), *families],
     )
-    facts = machine.collect_machine_facts(str(target.python))
-    run.versions, run.machine = facts.pop("versions"), facts
-    try:
-        with (
-            end_processes_on_exit(),
-            LaneProgress(run, "rows", list_failures) as progress,
-        ):
-            LaneRunner(worker, run, Store().zoo, progress).execute(work)
-    except KeyboardInterrupt:
-        return run, True
-    return run, False
+    worker = "harness.runs.zoo.zoo_worker", request, make_work
+    return run, execute_in_lanes(run, target, *worker, Store().zoo, "rows", list_failures)
 
 
 def list_failures(result: ArchitectureResult) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,15 +43,13 @@ def capture_stack() -> CallStack:
 
 
 def iterate_program_frames() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
         hidden = _is_hidden.get(file)
         if hidden is None:
             hidden = _is_hidden[file] = _is_machinery(file)
         if not hidden:
             yield frame
-        frame = frame.f_back
 
 
 def _is_machinery(file: str) -> bool:

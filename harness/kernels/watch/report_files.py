@@ -201,45 +201,43 @@ def request_checks(environment: dict[str, str], checks: str, folder: Path) -> No
 class ReportWriter:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._reports_file = folder / f"{os.getpid()}.reports"
-        self._kernels_file = folder / f"{os.getpid()}.kernels"
-        self._libraries_file = folder / f"{os.getpid()}.others"
-        self._launches_file = folder / f"{os.getpid()}.launches"
-        self._all_launches_file = folder / f"{os.getpid()}.all"
-        self._failures_file = folder / f"{os.getpid()}.failures"
-        self._written: dict[Path, str] = {}
+        self._start = str(folder / str(os.getpid()))  # of the files' names, in a fork too
+        self._written: dict[str, str] = {}
         self._failures: set[str] = set()
 
     def write_report(self, report: KernelReport) -> None:
-        with self._reports_file.open("a") as file:
+        with self._get_file("reports").open("a") as file:
             file.write(json.dumps(asdict(report)) + "\n")
 
     def write_failure(self, failure: str) -> bool:
         """Write a failure of the reporter, once; return whether it is a new one."""
         if failure in self._failures:
             return False
-        with self._failures_file.open("a") as file:
+        with self._get_file("failures").open("a") as file:
             file.write(json.dumps(failure) + "\n")
         self._failures.add(failure)
         return True
 
     def write_kernels(self, summaries: KernelSummaries) -> None:
-        self._write_if_changed(self._kernels_file, summaries.to_data())
+        self._write_if_changed("kernels", summaries.to_data())
 
     def write_launches(self, counts: dict[str, int]) -> None:
-        self._write_if_changed(self._launches_file, counts)
+        self._write_if_changed("launches", counts)
 
     def write_all_launches(self, counts: dict[str, int], failure: str) -> None:
-        self._write_if_changed(self._all_launches_file, {"counts": counts, "failure": failure})
+        self._write_if_changed("all", {"counts": counts, "failure": failure})
 
     def write_libraries(self, names: list[str]) -> None:
-        self._write_if_changed(self._libraries_file, names)
+        self._write_if_changed("others", names)
 
-    def _write_if_changed(self, file: Path, value: Any) -> None:
+    def _write_if_changed(self, kind: str, value: Any) -> None:
         text = json.dumps(value)
-        if text != self._written.get(file):
-            self._written[file] = text
-            write_atomically(file, text)
+        if text != self._written.get(kind):
+            self._written[kind] = text
+            write_atomically(self._get_file(kind), text)
+
+    def _get_file(self, kind: str) -> Path:
+        return Path(f"{self._start}.{kind}")
 
 
 def read_reports(folder: Path, of_launches: bool = False) -> CheckSummary:

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from harness.core import preloading
-from harness.core.files import write_atomically
 from harness.device import installation
 from harness.kernels.check import session
 from harness.runs.rehearse import cuda_launches
 from harness.runs.rehearse.deployment import Deployment
 from harness.runs.rehearse.request import RehearseWorkerRequest
 from harness.store.rehearse.values import DeploymentResult
-from harness.workers.fork_lanes import (
-    RESULT_NAME,
-    AnswerPipe,
-    read_request,
-    run_fork,
-    run_in_lanes,
-)
-from harness.workers.function_recorder import find_functions, record_functions
+from harness.workers.fork_lanes import AnswerPipe, compute_in_fork, read_request, run_in_lanes
+from harness.workers.function_recorder import find_functions
 
 REHEARSAL_MODULE = "fixtures.rehearse.deployment_rehearsal"  # what knows SGLang
 PRELOADED_MODULES = (
@@ -41,22 +32,16 @@ def rehearse_deployment(
     rehearsals: Any, deployment: Deployment, folder: Path, seconds: float
 ) -> DeploymentResult:
     """Rehearse one deployment in a fork."""
-    result_file = folder / RESULT_NAME
 
-    def rehearse_here() -> None:
-        with record_functions() as functions:
-            rehearsal = rehearsals.DeploymentRehearsal(
-                deployment, folder, after_load=freeze_loaded_objects
-            )
-            result = rehearsal.run()
-        result.functions = functions
-        write_atomically(result_file, msgspec.json.encode(result))
+    def rehearse_here() -> Any:
+        rehearsal = rehearsals.DeploymentRehearsal(
+            deployment, folder, after_load=freeze_loaded_objects
+        )
+        return rehearsal.run()
 
     begun = time.monotonic()
-    end = run_fork(folder, seconds, rehearse_here)
-    with contextlib.suppress(FileNotFoundError):
-        return msgspec.json.decode(result_file.read_bytes(), type=DeploymentResult)
-    return DeploymentResult(
+    result, end = compute_in_fork(folder, seconds, rehearse_here, DeploymentResult)
+    return result or DeploymentResult(
         deployment.name,
         deployment.model,
         deployment.gpu,
@@ -91,11 +76,10 @@ def main() -> None:
     preloading.freeze_for_forks()
     answers.send({"seconds_to_import": time.monotonic() - begun})
     folder = Path(request.folder)
-    rehearse = partial(rehearse_deployment, rehearsals)
 
     def run_deployment(number: int) -> bytes:
-        deployment = request.deployments[number]
-        result = rehearse(deployment, folder / str(number), request.seconds)
+        deployment, own_folder = request.deployments[number], folder / str(number)
+        result = rehearse_deployment(rehearsals, deployment, own_folder, request.seconds)
         return msgspec.json.encode(result)
 
     run_in_lanes(len(request.deployments), request.jobs, folder, answers, run_deployment)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import time
@@ -13,7 +12,6 @@ from typing import Any
 import msgspec
 
 from harness.core import preloading
-from harness.core.files import write_atomically
 from harness.device import installation
 from harness.kernels.check import session
 from harness.kernels.triton import recorded_reach
@@ -25,14 +23,13 @@ from harness.store.zoo.values import (
     ZooClaim,
 )
 from harness.workers.fork_lanes import (
-    RESULT_NAME,
     AnswerPipe,
+    compute_in_fork,
     measure_processor_seconds,
     read_request,
-    run_fork,
     run_in_lanes,
 )
-from harness.workers.function_recorder import find_functions, record_functions
+from harness.workers.function_recorder import find_functions
 
 CLAIMS_MODULE = "fixtures.zoo.claims"  # what knows SGLang and transformers
 FAMILY_MODULE = "fixtures.zoo.family_run"
@@ -51,7 +48,6 @@ class ArchitectureFork:
         self.architecture = request.architectures[number]
         self.seconds, self.check = request.seconds, tuple(request.check)
         self.folder = Path(request.folder) / str(number)
-        self.result_file = self.folder / RESULT_NAME
 
     def run(self) -> ArchitectureResult:
         """Run it with graphs; if they are not captured, run it again without and say so."""
@@ -59,60 +55,47 @@ class ArchitectureFork:
         if result is None:
             failure = (self.folder / "graph_failure").read_text()
             result = self._run_fork(graphs=False)
-            assert result is not None, "graphs were not asked for"
+            assert result is not None, "no graphs were to be captured"
             if result.starts:
                 claim = ClaimResult(ZooClaim.GRAPH, ClaimVerdict.FAILS, failure)
                 result.claims.append(self.claims.apply_known_reason(self.architecture, claim))
         return result
 
     def _run_fork(self, graphs: bool) -> ArchitectureResult | None:
-        end = run_fork(self.folder, self.seconds, partial(self._run_here, graphs))
-        with contextlib.suppress(FileNotFoundError):
-            return msgspec.json.decode(self.result_file.read_bytes(), type=ArchitectureResult)
-        if end.is_normal:
-            return None  # its graphs were not captured
-        return make_failure(self.architecture.name, end.words, end.log)
+        """Return the result of a fork; None if its graphs were not captured."""
+        compute = partial(self._compute_result, graphs)
+        result, end = compute_in_fork(self.folder, self.seconds, compute, ArchitectureResult)
+        if result is None and not end.is_normal:
+            return make_failure(self.architecture.name, end.words, end.log)
+        return result
 
-    def _run_here(self, graphs: bool) -> None:
+    def _compute_result(self, graphs: bool) -> ArchitectureResult | None:
         os.environ[recorded_reach.LAUNCHER_VARIABLE] = f"zoo {self.architecture.name}"
         model_folder = self.folder / f"model-{graphs}"
         model_folder.mkdir()
         run = self.claims.ArchitectureRun(self.architecture, model_folder, graphs, self.check)
+        result: ArchitectureResult | None = None
         try:
-            with record_functions() as functions:
-                result = run.run()
+            result = run.run()
         except self.claims.GraphCaptureFailed as failure:
             (self.folder / "graph_failure").write_text(str(failure))
-            return
-        result.functions = functions
-        write_atomically(self.result_file, msgspec.json.encode(result))
-
-
-class FamilyFork:
-    """One family of kernels in a fork of a lane."""
-
-    def __init__(self, request: ZooWorkerRequest, number: int) -> None:
-        self.name = request.families[number - len(request.architectures)]
-        self.seconds = request.seconds
-        self.folder = Path(request.folder) / str(number)
-        self.result_file = self.folder / RESULT_NAME
-
-    def run(self) -> ArchitectureResult:
-        end = run_fork(self.folder, self.seconds, self._run_here)
-        if end.is_normal:
-            result = msgspec.json.decode(self.result_file.read_bytes(), type=ArchitectureResult)
-        else:
-            result = make_failure(self.name, end.words, end.log)
-            result.is_family = True
         return result
 
-    def _run_here(self) -> None:
-        os.environ[recorded_reach.LAUNCHER_VARIABLE] = f"zoo {self.name}"
-        family_run = importlib.import_module(FAMILY_MODULE)
-        with record_functions() as functions:
-            result = family_run.FamilyRun(self.name).run()
-        result.functions = functions
-        write_atomically(self.result_file, msgspec.json.encode(result))
+
+def run_family(request: ZooWorkerRequest, number: int) -> ArchitectureResult:
+    """Run one family of kernels in a fork of a lane."""
+    name = request.families[number - len(request.architectures)]
+
+    def compute_result() -> Any:
+        os.environ[recorded_reach.LAUNCHER_VARIABLE] = f"zoo {name}"
+        return importlib.import_module(FAMILY_MODULE).FamilyRun(name).run()
+
+    folder = Path(request.folder) / str(number)
+    result, end = compute_in_fork(folder, request.seconds, compute_result, ArchitectureResult)
+    if result is None:
+        result = make_failure(name, end.words, end.log)
+        result.is_family = True
+    return result
 
 
 def make_failure(name: str, headline: str, detail: str = "") -> ArchitectureResult:
@@ -138,12 +121,11 @@ def main() -> None:
     models = len(request.architectures)
 
     def run_row(number: int) -> bytes:
-        is_model = number < models
-        fork = (
-            ArchitectureFork(claims, request, number) if is_model else FamilyFork(request, number)
-        )
         begun, used = time.monotonic(), measure_processor_seconds()
-        result = fork.run()
+        if number < models:
+            result = ArchitectureFork(claims, request, number).run()
+        else:
+            result = run_family(request, number)
         result.seconds = time.monotonic() - begun
         result.processor_seconds = measure_processor_seconds() - used
         return msgspec.json.encode(result)

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -19,3 +20,13 @@ def freeze_imports() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(params=["virtual", "card"])
+def event_source(request: Any) -> Iterator[None]:
+    """Let each program of a test run under both sources of events."""
+    from launch_programs import SOURCES  # which imports the device that this file installs
+
+    SOURCES.append(request.param)
+    yield
+    SOURCES.pop()

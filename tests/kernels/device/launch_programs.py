@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 import triton
 import triton.language as tl
@@ -61,21 +60,13 @@ def launch_copy(source: torch.Tensor, target: torch.Tensor, elements: int) -> No
     add_one[(1,)](source, target, count, BLOCK=8)
 
 
-_SOURCES: list[str] = []
-
-
-@pytest.fixture(params=["virtual", "card"], autouse=True)
-def choose_source(request: Any) -> Iterator[None]:
-    """Let each program run under both sources of events."""
-    _SOURCES.append(request.param)
-    yield
-    _SOURCES.pop()
+SOURCES: list[str] = []  # the source of events of the running test: virtual, or card
 
 
 def find_violation(program: Callable[[], Any], *checks: str) -> checking.Violation | None:
     checks = checks or ("graphs", "streams")
     try:
-        if _SOURCES[-1] == "virtual":
+        if SOURCES[-1] == "virtual":
             with checking.checked("virtual", launch_checks=checks):
                 program()
         else:

@@ -184,42 +184,32 @@ def test_a_launch_is_counted_once_and_checks_start_with_the_first_module(
     assert answers["starts"] == 1
 
 
-def test_a_program_for_no_card_has_text_alone(answers: dict[str, Any]) -> None:
-    assert answers["no machine code"] == 0
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("no machine code", 0),  # bytes of it, for a program that is for no card
+        ("real", 77),  # what the stand-in lacks is the real driver's
+        ("by hand", [801] * 10),  # a node that is added by hand is refused
+        ("by hand, a library's", [801] * 7),
+        ("of another kind", 0),
+        ("versions", True),
+        ("to be linked, 1", False),  # such a program stays as it is
+        ("to be linked, 2", False),
+        ("a plain kernel", 5),  # of a checked module: it keeps its attributes
+        ("a large image", [801] * 10),
+        ("no UTF-8", True),  # an option need not be
+        ("not unloaded", [801] * 10),
+        ("used again", [0] * 10),  # a module is forgotten with what is unloaded
+    ],
+)
+def test_the_stand_ins_answer_as_the_libraries_or_refuse(
+    answers: dict[str, Any], case: str, expected: object
+) -> None:
+    assert answers[case] == expected
 
 
-def test_what_the_stand_in_lacks_is_the_real_drivers(answers: dict[str, Any]) -> None:
-    assert answers["real"] == 77
-
-
-def test_a_node_that_is_added_by_hand_is_refused_by_name(answers: dict[str, Any]) -> None:
-    assert answers["by hand"] == [801] * 10
-    assert answers["by hand, a library's"] == [801] * 7
-    assert answers["of another kind"] == 0
-    assert answers["versions"]
+def test_a_node_that_is_added_by_hand_is_refused_in_words(answers: dict[str, Any]) -> None:
     assert "has checks and cannot be added to a graph by hand" in answers["stderr"]
-
-
-def test_a_program_to_be_linked_stays_as_it_is(answers: dict[str, Any]) -> None:
-    assert answers["to be linked, 1"] is False
-    assert answers["to be linked, 2"] is False
-
-
-def test_a_plain_kernel_of_a_checked_module_keeps_its_attributes(answers: dict[str, Any]) -> None:
-    assert answers["a plain kernel"] == 5
-
-
-def test_checks_are_found_in_a_large_image(answers: dict[str, Any]) -> None:
-    assert answers["a large image"] == [801] * 10
-
-
-def test_an_option_need_not_be_utf_8(answers: dict[str, Any]) -> None:
-    assert answers["no UTF-8"]
-
-
-def test_a_module_is_forgotten_with_what_is_unloaded(answers: dict[str, Any]) -> None:
-    assert answers["not unloaded"] == [801] * 10
-    assert answers["used again"] == [0] * 10
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ import torch
 from launch_programs import (
     CapturedModel,
     add_one_through,
-    choose_source,
     find_violation,
     launch_copy,
     make_allocations,
@@ -31,7 +30,7 @@ from harness.kernels.launches.launch_violations import (
     StaleGraphNumber,
 )
 
-__all__ = ["choose_source"]  # a fixture of every test here
+pytestmark = pytest.mark.usefixtures("event_source")
 HERE = "launch_programs.py"
 COUNT = 8  # elements that a captured launch computes
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import sgl_kernel
 import torch
-from launch_programs import choose_source, find_violation, make_allocations, on_side_stream
+from launch_programs import find_violation, make_allocations, on_side_stream
 
 from harness import checking
 from harness.device import graph_pool, memory
@@ -23,7 +23,7 @@ from harness.kernels.launches.launch_violations import (
     UnorderedAccess,
 )
 
-__all__ = ["choose_source"]  # a fixture of every test here
+pytestmark = pytest.mark.usefixtures("event_source")
 
 
 class GraphsOfOnePool:

@@ -14,7 +14,6 @@ import torch
 from launch_programs import (
     CapturedModel,
     add_one,
-    choose_source,
     find_violation,
     on_side_stream,
     scatter,
@@ -27,7 +26,7 @@ from harness.kernels.launches.launch_violations import (
     UnorderedAccess,
 )
 
-__all__ = ["choose_source"]  # a fixture of every test here
+pytestmark = pytest.mark.usefixtures("event_source")
 
 
 @pytest.mark.parametrize("ordered", [True, False])
