@@ -61,8 +61,7 @@ NO_CACHES = {
     "harness.runs.mutate.runner": "the folder of a run",
     "harness.runs.pr.launch_recording": "the folder of a run",
     "harness.runs.prove.runner": "the folder of a run",
-    "harness.cli.zoo.command": "the folder of a run",
-    "harness.cli.rehearse.command": "the folder of a run",
+    "harness.cli.lane_execution": "the folder of a run",
     "harness.store.sqlite_file": "the store of runs",
 }
 

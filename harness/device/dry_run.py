@@ -22,6 +22,7 @@ import torch
 
 from harness.device import dispatch, dry_run_operators, memory, stand_ins
 from harness.device.dispatch import OperatorPlan
+from harness.device.nested_tensors import list_tensors
 
 LARGE = 1 << 16  # elements from which a float has no arithmetic
 LARGEST_COMPUTED = 1 << 25  # elements up to which an integer operator is computed
@@ -73,7 +74,7 @@ def skip_arithmetic(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str
 
 
 def _skip_operator(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    tensors = _list_tensors(args, options)
+    tensors = list_tensors(args, options)
     floats = [tensor for tensor in tensors if tensor.is_floating_point()]
     is_large = any(tensor.numel() >= _computed for tensor in tensors)
     if plan.outputs:
@@ -83,16 +84,6 @@ def _skip_operator(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str,
     if not floats and max(tensor.numel() for tensor in tensors) <= LARGEST_COMPUTED:
         return NotImplemented
     return _make_result(plan, args, options, is_large)
-
-
-def _list_tensors(args: tuple[Any, ...], options: dict[str, Any]) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    for value in (*args, *options.values()):
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += [one for one in value if isinstance(one, torch.Tensor)]
-    return found
 
 
 def _skip_writing(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
@@ -131,7 +122,7 @@ def _resize_empty_outputs(
 def _make_result(
     plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any], is_large: bool
 ) -> Any:
-    index = next((t.get_device() for t in _list_tensors(args, options) if t.is_cuda), None)
+    index = next((t.get_device() for t in list_tensors(args, options) if t.is_cuda), None)
     if index is None:
         return NotImplemented
     host_options = dict(options)

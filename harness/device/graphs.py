@@ -22,6 +22,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from harness.device import dispatch, graph_pool, memory, streams
 from harness.device.callers import find_caller
+from harness.device.nested_tensors import list_tensors
 
 _bindings: Any = torch._C
 _thread = threading.local()
@@ -101,7 +102,7 @@ class _Step:
         options = _map_tensors(self.options, _CapturedTensor, revive)
         result = self.function(*arguments, **options)
         if self.results:
-            fresh = [tensor for tensor in _list_tensors(result) if tensor.is_cuda]
+            fresh = [tensor for tensor in list_tensors(result) if tensor.is_cuda]
             results = _map_tensors(self.results, _CapturedTensor, revive)
             for target, value in zip(results, fresh, strict=True):
                 if not memory.has_values(value):
@@ -176,10 +177,10 @@ class Capture:
         result: Any,
         by_address: bool = False,
     ) -> None:
-        argument_ids = {id(tensor) for tensor in _list_tensors((args, options))}
+        argument_ids = {id(tensor) for tensor in list_tensors(args, options)}
         results = [
             tensor
-            for tensor in _list_tensors(result)
+            for tensor in list_tensors(result)
             if id(tensor) not in argument_ids and tensor.is_cuda
         ]
         self.steps.append(
@@ -381,16 +382,6 @@ class GraphContext:
 
 def is_current_stream_capturing() -> bool:
     return get_capture() is not None
-
-
-def _list_tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, (list, tuple)):
-        return []
-    return [tensor for one in value for tensor in _list_tensors(one)]
 
 
 def _map_tensors(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:

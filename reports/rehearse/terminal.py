@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
-
-from rich.text import Text
 
 from harness.store.rehearse.values import DeploymentChange, FindingRank, RehearsalRun
 from reports.rehearse import view
-from reports.shared.terminal import TONE_STYLES, print_tables, to_plain_text
+from reports.shared.terminal import TONE_STYLES, print_ending, print_tables, to_plain_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,28 +33,26 @@ def print_run(run: RehearsalRun, console: Console) -> None:
         tables += [view.make_phase_table(run.deployments[0])]
     tables += [view.make_kernel_table(run, NEAREST_KERNELS), view.make_unchecked_table(run)]
     print_tables(tables, console)
+    for text, style in _list_lines(run):
+        console.print(to_plain_text(text, style), soft_wrap=True)
+    print_ending(console, run.green, view.describe_run(run), [], run.id)
+
+
+def _list_lines(run: RehearsalRun) -> Iterator[tuple[str, str]]:
+    """List the lines below the tables, each with its style."""
     for result in run.deployments:
         if result.refusal:
-            text = f"does not start: {result.name}: {result.refusal}"
-            console.print(to_plain_text(text, "bold red"), soft_wrap=True)
+            yield f"does not start: {result.name}: {result.refusal}", "bold red"
     for result, finding in view.list_findings(run):
         if finding.rank is FindingRank.POSSIBLE:  # the page has these
             continue
-        style = TONE_STYLES[view.get_mark(finding).tone]
         where = f"{finding.file}:{finding.line}: " if finding.file else ""
         text = f"{finding.rank}: {result.name}: {finding.phase}: {where}{finding.headline}"
-        console.print(to_plain_text(text, style), soft_wrap=True)
+        yield text, TONE_STYLES[view.get_mark(finding).tone]
         if finding.text:
-            console.print(to_plain_text(f"    {finding.text}", "dim"), soft_wrap=True)
+            yield f"    {finding.text}", "dim"
         if finding.threshold:
-            text = f"    {view.describe_beginning(finding)}: {finding.threshold}"
-            console.print(to_plain_text(text), soft_wrap=True)
+            yield f"    {view.describe_beginning(finding)}: {finding.threshold}", ""
         if finding.pool_threshold not in ("", finding.threshold):
-            text = f"    {view.describe_pool_beginning(finding)}: {finding.pool_threshold}"
-            console.print(to_plain_text(text), soft_wrap=True)
-    console.print(to_plain_text(view.describe_stand_ins(run), "dim"), soft_wrap=True)
-    verdict = ("green", "green") if run.green else ("red", "bold red")
-    console.print(
-        Text.assemble(verdict, "  ", to_plain_text(view.describe_run(run))), soft_wrap=True
-    )
-    console.print(to_plain_text(f"again: unfix report {run.id}", "dim"))
+            yield f"    {view.describe_pool_beginning(finding)}: {finding.pool_threshold}", ""
+    yield view.describe_stand_ins(run), "dim"

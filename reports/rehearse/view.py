@@ -241,9 +241,9 @@ def measure_share(run: RehearsalRun, calls: int) -> float:
     return calls / total if total else 0
 
 
-def describe_cause(one: UncheckedOperator) -> str:
+def describe_cause(operator: UncheckedOperator) -> str:
     """Describe why no check runs an operator, with what a checker or a compiler says."""
-    package = one.name.partition(".")[0]
+    package = operator.name.partition(".")[0]
     words = {
         UncheckedCause.UNKNOWN: "an operator of CUDA code",
         UncheckedCause.NO_SOURCE: f"nothing here builds the package {package}",
@@ -257,10 +257,10 @@ def describe_cause(one: UncheckedOperator) -> str:
         UncheckedCause.KEYWORDS: "it is called by keyword",
         UncheckedCause.NOT_BUILT: "it is not built",
         UncheckedCause.REFUSED: "",
-    }[one.cause]
-    if one.cause is UncheckedCause.UNKNOWN and one.reason:
-        return one.reason
-    return ": ".join(filter(None, (words, one.reason)))
+    }[operator.cause]
+    if operator.cause is UncheckedCause.UNKNOWN and operator.reason:
+        return operator.reason
+    return ": ".join(filter(None, (words, operator.reason)))
 
 
 def make_unchecked_table(run: RehearsalRun) -> ReportTable:

@@ -57,8 +57,11 @@ def make_table(changes: ZooChanges) -> ReportTable:
     before, after = changes.releases
     ordered = sorted(changes.changes, key=lambda change: (not change.is_worse, change.name))
     rows: TableRows = [
-        [make_code_cell(one.name), one.claim, one.before, one.after, make_quiet_cell(one.headline)]
-        for one in ordered
+        [
+            *(make_code_cell(change.name), change.claim, change.before, change.after),
+            make_quiet_cell(change.headline),
+        ]
+        for change in ordered
     ]
     return ReportTable("Changes", ("name", "claim", before, after, "why"), rows)
 

@@ -30,7 +30,7 @@ def get_mark(claim: ClaimResult) -> ReportMark:
 
 
 def find_claim(result: ArchitectureResult, claim: ZooClaim) -> ClaimResult | None:
-    return next((one for one in result.claims if one.claim is claim), None)
+    return next((found for found in result.claims if found.claim is claim), None)
 
 
 def describe_error(claim: ClaimResult) -> str:

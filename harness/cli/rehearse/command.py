@@ -12,7 +12,7 @@ import msgspec
 
 from harness.cli import guard_runs, options, run_kinds, run_output
 from harness.cli.command_parser import CommandParser
-from harness.cli.lane_progress import execute_in_lanes
+from harness.cli.lane_execution import execute_in_lanes
 from harness.core.errors import UnfixError
 from harness.patching import bootstrap
 from harness.runs.rehearse import comparison

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from harness.cli import guard_runs, options, run_kinds, run_output
-from harness.cli.lane_progress import execute_in_lanes
+from harness.cli.lane_execution import execute_in_lanes
 from harness.core import machine
 from harness.core.code_digest import compute_digest
 from harness.core.errors import UnfixError

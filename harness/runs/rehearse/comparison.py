@@ -60,8 +60,8 @@ def compare_deployments(
     yield from _compare_launches(before, after)
     yield from _compare_operators(before, after)
     yield from _compare_failures(before, after)
-    old_findings = {_make_key(one): one for one in before.findings}
-    new_findings = {_make_key(one): one for one in after.findings}
+    old_findings = {_make_key(finding): finding for finding in before.findings}
+    new_findings = {_make_key(finding): finding for finding in after.findings}
     for key in new_findings.keys() - old_findings.keys():
         finding = new_findings[key]
         yield DeploymentChange(
@@ -162,13 +162,13 @@ def _list_batches(kernel: str, *results: DeploymentResult) -> set[str]:
         launch.phase.partition(": ")[0]
         for result in results
         for launch in result.launches
-        if launch.kernel.rpartition(":")[2] == kernel
+        if launch.kernel_name == kernel
     }
 
 
 def _describe_kernel(kernel: str, result: DeploymentResult) -> str:
     """Describe how often a deployment launches a kernel, and in which batches."""
-    launches = [one for one in result.launches if one.kernel.rpartition(":")[2] == kernel]
+    launches = [launch for launch in result.launches if launch.kernel_name == kernel]
     if not launches:
         return "not launched"
     batches = ", ".join(dict.fromkeys(launch.phase for launch in launches))
@@ -214,7 +214,7 @@ def _group_launches(result: DeploymentResult) -> dict[tuple[str, str], list[Rehe
     """Group launches by their batch and kernel; modules move from release to release."""
     groups: dict[tuple[str, str], list[RehearsedLaunch]] = defaultdict(list)
     for launch in result.launches:
-        groups[launch.phase, launch.kernel.rpartition(":")[2]].append(launch)
+        groups[launch.phase, launch.kernel_name].append(launch)
     return groups
 
 

@@ -18,15 +18,14 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
 from harness.core.errors import PatchError, UnfixError
 from harness.device.cards import get_card
+from harness.device.nested_tensors import list_tensors
 from harness.device.refusals import UnansweredName
 from harness.device.stand_ins import CALL_OBSERVERS, JitBuild
 from harness.kernels.check.tracked_memory import ProgramId
@@ -148,7 +147,7 @@ class CudaCalls:
             return
         if self._probed is not None and self._probed.isdisjoint(self._kernels.get(name, ())):
             return
-        tensors = list(_list_tensors((*args, *options.values())))
+        tensors = list_tensors(args, options)
         key = (
             *(self._recorder.phase, name, build, len(args)),
             *map(self._describe, args),
@@ -172,7 +171,7 @@ class CudaCalls:
         if obstacle := self._find_obstacle(build, options):
             return CudaCall([], obstacle)
         assert build is not None
-        tensors = list(_list_tensors(args))
+        tensors = list_tensors(args)
         self._shadows = self._recorder.written.find_shadows(tensors)
         with restore_values(tensors):
             try:
@@ -293,14 +292,6 @@ def _prepare_modules() -> CallObstacle | None:
 
 class _NotBuilt(Exception):
     """A module that the compiler refuses, or whose headers are missing."""
-
-
-def _list_tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _list_tensors(value)
 
 
 def _shorten_error(error: BaseException) -> str:

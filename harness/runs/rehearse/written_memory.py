@@ -29,6 +29,7 @@ import numpy as np
 import torch
 
 from harness.device import dispatch, dry_run, memory
+from harness.device.nested_tensors import list_tensors
 from harness.kernels.check.tracked_memory import (
     TensorSpan,
     TrackedStorage,
@@ -152,7 +153,7 @@ class WrittenMemory:
             places.add(0)
         names = {name for at, name in plan.outputs if at in places}
         outputs = [args[at] if at < len(args) else options.get(name) for at, name in plan.outputs]
-        written = list(_list_tensors(outputs, on_host))
+        written = _list_tensors(outputs, on_host)
         for tensor in written:
             self.mark_written(tensor)
         read = (
@@ -319,11 +320,6 @@ def _get_start(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage().data_ptr())
 
 
-def _list_tensors(values: Any, on_host: bool = False) -> Iterator[torch.Tensor]:
-    """List the device tensors among values, and in their lists; with `on_host` the host's, too."""
-    for value in (values,) if isinstance(values, torch.Tensor) else values or ():
-        if isinstance(value, torch.Tensor):
-            if value.is_cuda or (on_host and value.is_cpu):
-                yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _list_tensors(value, on_host)
+def _list_tensors(values: Any, on_host: bool = False) -> list[torch.Tensor]:
+    """List the device tensors among values; with `on_host` the host's, too."""
+    return [one for one in list_tensors(values) if one.is_cuda or (on_host and one.is_cpu)]

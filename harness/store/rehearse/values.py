@@ -60,6 +60,11 @@ class RehearsedLaunch(msgspec.Struct):
         self.extent_text = linecache.getline(file, line).strip()
 
     @property
+    def kernel_name(self) -> str:
+        """The kernel without its module, which moves from release to release."""
+        return self.kernel.rpartition(":")[2]
+
+    @property
     def nearness(self) -> float:
         """The largest 32-bit integer in an address, as a share of what 32 bits hold."""
         return self.extent / INT32_LIMIT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,24 +11,13 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from dry_runs import call_in_dry_run
 
-from harness.core import child_process
-from harness.device import dry_run, stand_ins
-from harness.device.memory import ALLOCATION_OBSERVERS, LEDGER
+from harness.device import stand_ins
+from harness.device.memory import ALLOCATION_OBSERVERS
 from harness.runs.rehearse.sampled_launches import SampledLauncher, choose_programs
 
 SIDE = 1 << 17  # two such sides of bfloat16 are 34 GB
-
-
-def call_in_dry_run(function: Callable[[], Any]) -> Any:
-    """Call a function in a fork, for a dry run stays in its process."""
-
-    def call() -> Any:
-        dry_run.enable_dry_run()
-        LEDGER.is_limited = False
-        return function()
-
-    return child_process.call_in_fork(call, cpu_seconds=60)
 
 
 def read_resident_bytes() -> int:
@@ -177,7 +165,7 @@ def add_to_row(target, stride, width):
     tl.store(target + place, tl.load(target + place, mask=lanes < width) + 1, mask=lanes < width)
 
 
-def launch_sampled(rows: int, stride: int, fits: bool = True) -> str:
+def launch_sampled(rows: int, stride: int, fits: bool = True) -> Any:
     """Launch over rows of a large tensor; return its extent, its ranks, and its headlines."""
 
     def launch() -> list[Any]:
@@ -195,11 +183,11 @@ def launch_sampled(rows: int, stride: int, fits: bool = True) -> str:
             [[str(finding.rank), finding.headline, finding.fits] for finding in findings],
         ]
 
-    return json.dumps(call_in_dry_run(launch))
+    return call_in_dry_run(launch)
 
 
 def test_the_extent_of_an_address_is_that_of_its_active_lanes() -> None:
-    (extent, count, programs, text), findings = json.loads(launch_sampled(1000, 4096))
+    (extent, count, programs, text), findings = launch_sampled(1000, 4096)
     # Lanes 4 to 15 are masked off: they count no more than an overflow in them would.
     assert extent == 999 * 4096 + 3
     assert (count, findings) == (3, [])
@@ -209,10 +197,10 @@ def test_the_extent_of_an_address_is_that_of_its_active_lanes() -> None:
 
 def test_an_address_over_a_quarter_of_its_limit_is_near_and_one_past_it_reachable() -> None:
     stride = 1 << 21
-    _, near = json.loads(launch_sampled(300, stride))
+    _, near = launch_sampled(300, stride)
     [[rank, headline, _]] = near
     assert (rank, "29% of its limit" in headline) == ("near", True)
-    (extent, *_), past = json.loads(launch_sampled(1026, stride))
+    (extent, *_), past = launch_sampled(1026, stride)
     [[rank, headline, _]] = past
     assert (rank, extent) == ("reachable", 1 << 31)
     assert "1025 * 2097152 became" in headline
@@ -234,7 +222,7 @@ def test_an_access_whose_address_overflows_in_one_launch_is_near_in_no_other() -
 @pytest.mark.parametrize("fits", [True, False])
 def test_a_finding_says_whether_all_memory_before_its_launch_fits(fits: bool) -> None:
     for rows in (300, 1026):
-        _, [[*_, says]] = json.loads(launch_sampled(rows, 1 << 21, fits))
+        _, [[*_, says]] = launch_sampled(rows, 1 << 21, fits)
         assert says is fits
 
 

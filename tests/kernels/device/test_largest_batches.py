@@ -15,6 +15,7 @@ from fixtures.rehearse.scheduled_batches import ScheduledModel
 from fixtures.rehearse.threshold_search import FullSizeBatch
 
 LIMITS = {"chunk": 100, "requests": 4, "context": 1008, "slots": 2000, "page": 1}
+SMALL = "prefill small graph"
 STEPS = (
     *("extend_chunk", "extend_behind_prefix", "decode"),
     *("extend_scheduled_chunk", "extend_scheduled_behind_prefix", "mix", "speculate"),
@@ -37,6 +38,18 @@ def make_captures(sizes: list[int]) -> GraphCaptures:
     captures = GraphCaptures(SimpleNamespace())  # type: ignore[arg-type]
     captures.buckets = sizes
     return captures
+
+
+def record_required_replays(captures: GraphCaptures) -> list[int]:
+    """Return a list that gets the size of each graph that has to be replayed."""
+    sizes: list[int] = []
+
+    def require_replay(size: int) -> Any:
+        sizes.append(size)
+        return contextlib.nullcontext()
+
+    captures.require_replay = require_replay  # type: ignore[method-assign]
+    return sizes
 
 
 def describe_batch(batch: FullSizeBatch) -> tuple[str, str, str, int]:
@@ -149,13 +162,7 @@ def test_a_batch_is_replayed_in_the_graph_of_the_size_that_it_is_for(
     sizes: list[int], requests: int, expected: list[tuple[str, int, int]]
 ) -> None:
     captures = make_captures(sizes)
-    required: list[int] = []
-
-    def require(size: int) -> Any:
-        required.append(size)
-        return contextlib.nullcontext()
-
-    captures.require_replay = require  # type: ignore[method-assign]
+    required = record_required_replays(captures)
     model, steps = make_model(FullSizeModel)
     limits = {**LIMITS, "requests": requests}
     batches = LargestBatches(model, limits, captures, has_rounds=False).list_all()
@@ -181,26 +188,14 @@ def test_a_batch_is_replayed_in_the_graph_of_the_size_that_it_is_for(
             [4, 8, 64, 96],
             [
                 ("prefill graph", "a chunk of 65 tokens in the graph of 96, the largest of 4", 65),
-                (
-                    *(
-                        "prefill small graph",
-                        "a chunk of 4 tokens behind 996, in the smallest of 4",
-                    ),
-                    1000,
-                ),
+                (SMALL, "a chunk of 4 tokens behind 996, in the smallest of 4", 1000),
             ],
         ),
         ([96], [("prefill graph", "a chunk of 1 tokens in the graph of 96, the largest of 1", 1)]),
         # No chunk has more than 100 tokens.
         (
             [4, 100, 200],
-            [
-                (
-                    "prefill small graph",
-                    "a chunk of 4 tokens behind 996, in the smallest of 3",
-                    1000,
-                )
-            ],
+            [(SMALL, "a chunk of 4 tokens behind 996, in the smallest of 3", 1000)],
         ),
     ],
 )
@@ -209,23 +204,17 @@ def test_a_chunk_is_replayed_in_the_graph_of_the_tokens_that_it_is_for(
 ) -> None:
     captures = PrefillCaptures(SimpleNamespace())  # type: ignore[arg-type]
     captures.buckets = sizes
-    required: list[int] = []
-
-    def require(size: int) -> Any:
-        required.append(size)
-        return contextlib.nullcontext()
-
-    captures.require_replay = require  # type: ignore[method-assign]
+    required = record_required_replays(captures)
     model, asked = make_model(FullSizeModel)
     batches = LargestBatches(model, LIMITS, None, False, captures).list_all()
     batches = [batch for batch in batches if batch.phase.startswith("prefill")]
     assert [(one.phase, one.described, one.size) for one in batches] == expected
     for batch in batches:
         batch.make(batch.size)
-    steps = {"prefill graph": max(sizes), "prefill small graph": min(sizes)}
-    assert required == [steps[batch.phase] for batch in batches]
+    graph_sizes = {"prefill graph": max(sizes), SMALL: min(sizes)}
+    assert required == [graph_sizes[batch.phase] for batch in batches]
     lengths = [sum(size for size in one if isinstance(size, int)) for one in asked]
-    assert lengths == [1000 if one.phase == "prefill small graph" else one.size for one in batches]
+    assert lengths == [1000 if one.phase == SMALL else one.size for one in batches]
 
 
 def test_a_decode_beside_a_smaller_pool_has_shorter_requests() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from dry_runs import call_in_dry_run
 
 from fixtures.rehearse.memory_watch import MemoryWatch
-from harness.core import child_process
-from harness.device import dry_run, stand_ins
+from harness.device import stand_ins
 from harness.device.memory import ALLOCATION_OBSERVERS, LEDGER
 from harness.store.rehearse.values import RehearsedPhase
 
@@ -16,15 +17,23 @@ ROWS, WIDTH = 1 << 20, 1 << 12
 BYTES = 2 * ROWS * WIDTH  # of one tensor of bfloat16, 8.6 GB
 
 
-def watch_experts(sums: bool, card_memory: int) -> tuple[int, list[str]]:
-    """Return the peak, and the findings, of a batch that sums two experts of each token."""
+def watch_batch(card_memory: int, run: Callable[[MemoryWatch], Any]) -> Any:
+    """Return what a batch gives in a dry run, of which nothing of other tests counts."""
 
     def call() -> Any:
-        dry_run.enable_dry_run()
-        LEDGER.is_limited = False
         before = LEDGER.measure(0)  # what other tests of this process keep
         watch = MemoryWatch(RehearsedPhase("chunk", ""), before + card_memory)
         ALLOCATION_OBSERVERS.append(watch.observe)
+        result = run(watch)
+        return [watch.peak - before, [finding.headline for finding in watch.findings], result]
+
+    return call_in_dry_run(call)
+
+
+def watch_experts(sums: bool, card_memory: int) -> tuple[int, list[str]]:
+    """Return the peak, and the findings, of a batch that sums two experts of each token."""
+
+    def sum_experts(_: MemoryWatch) -> None:
         values = torch.empty(ROWS, 2, WIDTH, dtype=torch.bfloat16, device="cuda")
         out = torch.empty(ROWS, WIDTH, dtype=torch.bfloat16, device="cuda")
         if sums:
@@ -33,9 +42,8 @@ def watch_experts(sums: bool, card_memory: int) -> tuple[int, list[str]]:
             _ = values.float()
         del values
         torch.empty(WIDTH, WIDTH, device="cuda")
-        return [watch.peak - before, [finding.headline for finding in watch.findings]]
 
-    peak, findings = child_process.call_in_fork(call, cpu_seconds=60)
+    peak, findings, _ = watch_batch(card_memory, sum_experts)
     return peak, findings
 
 
@@ -51,25 +59,15 @@ def test_what_sglang_computes_with_is_memory_of_the_card() -> None:
 
 
 def test_what_a_stand_in_returns_is_counted_with_the_next_tensor() -> None:
-    def call() -> Any:
-        dry_run.enable_dry_run()
-        LEDGER.is_limited = False
-        before = LEDGER.measure(0)
-        watch = MemoryWatch(RehearsedPhase("chunk", ""), before + BYTES)
-        ALLOCATION_OBSERVERS.append(watch.observe)
+    def normalize(watch: MemoryWatch) -> Any:
         values = torch.empty(ROWS, WIDTH, dtype=torch.bfloat16, device="cuda")
         weight = torch.empty(WIDTH, dtype=torch.bfloat16, device="cuda")
+        first = watch.peak
         normed = stand_ins.call_stand_in("sgl_kernel.rmsnorm", (values, weight), {})
-        within = [watch.peak - before, len(watch.findings)]
+        within = [watch.peak - first, len(watch.findings)]
         following = torch.empty(WIDTH, WIDTH, device="cuda")
-        return [
-            within,
-            (watch.peak - before) // BYTES,
-            len(watch.findings),
-            len(normed),
-            len(following),
-        ]
+        return [within, len(normed), len(following)]
 
-    within, peak, findings, *_ = child_process.call_in_fork(call, cpu_seconds=60)
-    assert within == [BYTES, 0]
-    assert (peak, findings) == (2, 1)
+    peak, findings, [within, *_] = watch_batch(BYTES, normalize)
+    assert within == [0, 0]
+    assert (peak // BYTES, len(findings)) == (2, 1)

@@ -49,42 +49,27 @@ def make_model(mode: str, requests: int) -> tuple[ScheduledModel, list[Any]]:
 
 
 @pytest.mark.parametrize(
-    ("mode", "requests", "found"),
+    ("method", "mode", "requests", "problem"),
     [
-        ("DECODE", 4, ""),
-        ("DECODE", 3, "a batch of mode DECODE with 3 requests, not a round of 4 requests"),
-        ("EXTEND", 4, "a batch of mode EXTEND with 4 requests, not a round of 4 requests"),
+        ("speculate", "DECODE", 4, ""),
+        ("speculate", "DECODE", 3, "mode DECODE with 3 requests, not a round of 4 requests"),
+        ("speculate", "EXTEND", 4, "mode EXTEND with 4 requests, not a round of 4 requests"),
+        ("mix", "MIXED", 4, ""),
+        ("mix", "MIXED", 3, "mode MIXED with 3 requests, not one of prefill with decode, of 3"),
+        ("mix", "EXTEND", 4, "mode EXTEND with 4 requests, not one of prefill with decode"),
     ],
 )
-def test_a_round_is_of_all_requests_and_drafts_for_them(
-    mode: str, requests: int, found: str
+def test_a_round_and_a_mixed_chunk_are_of_all_requests(
+    method: str, mode: str, requests: int, problem: str
 ) -> None:
     model, ran = make_model(mode, requests)
-    if not found:
-        model.speculate(4, 16)
+    sizes = (4, 16, 8) if method == "mix" else (4, 16)
+    if not problem:
+        getattr(model, method)(*sizes)
         assert len(ran) == 1
         return
-    with pytest.raises(RuntimeError, match=found):
-        model.speculate(4, 16)
-    assert ran == []
-
-
-@pytest.mark.parametrize(
-    ("mode", "requests", "found"),
-    [
-        ("MIXED", 4, ""),
-        ("MIXED", 3, "a batch of mode MIXED with 3 requests, not one of prefill with decode, of 3"),
-        ("EXTEND", 4, "a batch of mode EXTEND with 4 requests, not one of prefill with decode"),
-    ],
-)
-def test_a_chunk_is_mixed_with_all_other_requests(mode: str, requests: int, found: str) -> None:
-    model, ran = make_model(mode, requests)
-    if not found:
-        model.mix(4, 16, 8)
-        assert len(ran) == 1
-        return
-    with pytest.raises(RuntimeError, match=found):
-        model.mix(4, 16, 8)
+    with pytest.raises(RuntimeError, match=f"a batch of {problem}"):
+        getattr(model, method)(*sizes)
     assert ran == []
 
 

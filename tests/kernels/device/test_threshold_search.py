@@ -21,6 +21,12 @@ MEMORY = RehearsalFinding("OutOfMemory", "chunk", "", "does not fit", "b.py", 7,
 READ = RehearsalFinding("UninitializedMemory", "chunk", "m:walk", "reads", "a.py", 3, "row")
 
 
+def make_launch(extent: int, line: int) -> RehearsedLaunch:
+    launch = RehearsedLaunch("m:walk", "chunk", (1, 1, 1), {}, extent=extent)
+    launch.extent_file, launch.extent_line = "a.py", line
+    return launch
+
+
 class AddressOfSize:
     """A launcher whose only kernel has an address of a given growth."""
 
@@ -40,9 +46,7 @@ class AddressOfSize:
         if "m:walk" not in self.kernels:
             return
         extent = min(self.extent(size), INT32_LIMIT)
-        launch = RehearsedLaunch("m:walk", "chunk", (1, 1, 1), {}, extent=extent)
-        launch.extent_file, launch.extent_line = "a.py", self.access_line
-        self.probed.launches[("walk",)] = launch
+        self.probed.launches[("walk",)] = make_launch(extent, self.access_line)
         if extent == INT32_LIMIT:
             self.probed.findings[OVERFLOW.key] = OVERFLOW
 
@@ -161,14 +165,10 @@ def test_a_near_finding_begins_where_its_address_grows_to(power: int, begins: in
     size = 131072
     whole = INT32_LIMIT // 4
     search, _ = make_search(lambda n: int(whole * (n / size) ** power), size)
-    launch = RehearsedLaunch("m:walk", "chunk", (1, 1, 1), {}, extent=whole)
-    launch.extent_file, launch.extent_line = "a.py", 3
-    assert search.extrapolate(make_near_finding(launch)) == begins
+    assert search.extrapolate(make_near_finding(make_launch(whole, OVERFLOW.line))) == begins
 
 
 def test_an_address_that_does_not_grow_with_the_setting_begins_at_none_of_its_values() -> None:
     whole = INT32_LIMIT // 2
     search, _ = make_search(lambda n: whole, 4096)
-    launch = RehearsedLaunch("m:walk", "chunk", (1, 1, 1), {}, extent=whole)
-    launch.extent_file, launch.extent_line = "a.py", 3
-    assert search.extrapolate(make_near_finding(launch)) == 0
+    assert search.extrapolate(make_near_finding(make_launch(whole, OVERFLOW.line))) == 0

@@ -11,10 +11,9 @@ import torch
 import torch.distributed as dist
 import triton
 import triton.language as tl
+from dry_runs import call_in_dry_run
 
-from harness.core import child_process
-from harness.device import dry_run, stand_ins
-from harness.device.memory import LEDGER
+from harness.device import stand_ins
 from harness.kernels.check.violations import UninitializedMemory
 from harness.runs.rehearse import written_memory
 from harness.runs.rehearse.sampled_launches import SampledLauncher
@@ -240,18 +239,11 @@ WHOLE = [
 ]
 
 
-def make_launcher() -> SampledLauncher:
-    """Begin a dry run in this process, for good."""
-    dry_run.enable_dry_run()
-    LEDGER.is_limited = False
-    return SampledLauncher()
-
-
 def find_uninitialized_reads(batch: Callable[[], None]) -> list[tuple[str, str]]:
     """Make a batch in a dry run, and return the kind and the line of each finding."""
 
     def rehearse() -> Any:
-        launcher = make_launcher()
+        launcher = SampledLauncher()
         with launcher, launcher.written.follow():
             launcher.is_recording = True
             batch()
@@ -259,7 +251,7 @@ def find_uninitialized_reads(batch: Callable[[], None]) -> list[tuple[str, str]]
         assert not refusals
         return [[finding.kind, finding.text] for finding in launcher.list_findings()]
 
-    return [tuple(one) for one in child_process.call_in_fork(rehearse, cpu_seconds=60)]
+    return [tuple(one) for one in call_in_dry_run(rehearse)]
 
 
 @pytest.mark.parametrize("batch", PLANTED, ids=lambda batch: batch.__name__)
@@ -297,7 +289,7 @@ def test_each_probe_shows_what_the_one_before_showed(
     batch: Callable[[torch.Tensor], None],
 ) -> None:
     def probe() -> list[int]:
-        launcher = make_launcher()
+        launcher = SampledLauncher()
         indices = torch.arange(ROWS, device="cuda")  # as preallocated by a backend
         counts = []
         with launcher, launcher.written.follow():
@@ -308,19 +300,19 @@ def test_each_probe_shows_what_the_one_before_showed(
                 counts.append(len(probed.findings))
         return counts
 
-    assert child_process.call_in_fork(probe, cpu_seconds=60) == [1, 1, 1]
+    assert call_in_dry_run(probe) == [1, 1, 1]
 
 
 def test_memory_that_was_freed_is_not_followed() -> None:
     def count() -> int:
-        launcher = make_launcher()
+        launcher = SampledLauncher()
         with launcher, launcher.written.follow():
             kept = [torch.empty(ROWS + place, device="cuda") for place in range(16)]
             del kept[1:]
             kept.append(torch.zeros(1 << 20, device="cuda"))
             return len(launcher.written._unwritten)
 
-    assert child_process.call_in_fork(count, cpu_seconds=60) == 1
+    assert call_in_dry_run(count) == 1
 
 
 def test_the_shadow_of_freed_memory_is_let_go() -> None:
@@ -334,11 +326,11 @@ def test_the_shadow_of_freed_memory_is_let_go() -> None:
             return shadow
 
         written_memory.make_shadow = make_known_shadow
-        launcher = make_launcher()
+        launcher = SampledLauncher()
         with launcher, launcher.written.follow():
             make_indices()
             larger = torch.empty(1 << 20, dtype=torch.int64, device="cuda")  # at another address
             count_up[(4,)](larger, ROWS, 16)
             return [shadow() is not None for shadow in shadows]
 
-    assert child_process.call_in_fork(rehearse, cpu_seconds=60) == [False, True]
+    assert call_in_dry_run(rehearse) == [False, True]
