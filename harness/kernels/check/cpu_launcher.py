@@ -21,7 +21,6 @@ import numpy as np
 import torch
 
 from harness.device import graphs
-from harness.kernels import cpu
 from harness.kernels.check import launch_capture
 from harness.kernels.check.launch_log import KernelLaunch, LaunchLog, to_coordinates, to_full_grid
 from harness.kernels.check.launcher_state import load_launcher_state
@@ -35,9 +34,11 @@ from harness.kernels.check.tracked_memory import (
 )
 from harness.kernels.check.violation_report import ViolationReport
 from harness.kernels.check.violations import UncheckableKernel, Violation
+from harness.kernels.cpu import program_cache
 from harness.kernels.cpu.abi import LaunchField, RegionField, ReportField, UndefinedResult
 from harness.kernels.cpu.lowering import LoweredKernel
-from harness.kernels.cpu.number_formats import encode_number
+from harness.kernels.cpu.number_formats import UnsupportedOnCpu, encode_number, size_of
+from harness.kernels.cpu.program_cache import CompiledProgram
 from harness.kernels.gpu.kernel_summaries import find_place
 from harness.kernels.ir.graph import FileLine, KernelGraph, ValueType
 from harness.kernels.triton import (
@@ -151,10 +152,10 @@ class CpuLauncher:
 
     def _get_program(
         self, name: str, kernel: Any, binder: CallBinder, bound: BoundCall
-    ) -> tuple[cpu.CompiledProgram, tuple[RuntimeArgument, ...]]:
+    ) -> tuple[CompiledProgram, tuple[RuntimeArgument, ...]]:
         """Return the program for a call, and the constants that it takes as arguments."""
         key = (bound.key, self._options.arithmetic, self.measures_extents, self.graph_variant)
-        program: tuple[cpu.CompiledProgram, tuple[RuntimeArgument, ...]] | None
+        program: tuple[CompiledProgram, tuple[RuntimeArgument, ...]] | None
         program = binder.programs.get(key)
         if program is None:
             try:
@@ -167,12 +168,12 @@ class CpuLauncher:
 
     def make_program(
         self, kernel: Any, binder: CallBinder, bound: BoundCall
-    ) -> tuple[cpu.CompiledProgram, tuple[RuntimeArgument, ...]]:
+    ) -> tuple[CompiledProgram, tuple[RuntimeArgument, ...]]:
         shared = self.specialize_call(kernel, binder, bound)
         key = (shared.key, self._options.arithmetic, self.measures_extents, self.graph_variant)
         known = binder.programs.get(key)
         if known is None:
-            program = cpu.load_program(
+            program = program_cache.load_program(
                 f"{self.graph_variant} {frontend.compute_cache_key(kernel, shared)}",
                 lambda: self.build_graph(kernel, shared),
                 self._options.arithmetic,
@@ -356,8 +357,7 @@ class CpuLauncher:
             raise UncheckableKernel(f"{name} is {type(value).__name__}, and not a tensor")
         if not is_in_host_memory(base):
             raise UncheckableKernel(f"{name} is on {base.device}: kernels run on the CPU here")
-        size = 8 if value_type.pointee.startswith("ptr<") else cpu.size_of(value_type.pointee)
-        return self._memory.make_span(base, name, size)
+        return self._memory.make_span(base, name, size_of(value_type.pointee))
 
     def _encode_descriptor(
         self,
@@ -389,6 +389,6 @@ def _encode_value(value: Any, element: str) -> int:
 
 def _describe_error(error: Exception) -> str:
     text = str(error).strip()
-    if isinstance(error, cpu.UnsupportedOnCpu):
+    if isinstance(error, UnsupportedOnCpu):
         return text
     return f"Triton refuses it: {type(error).__name__}: {text}"

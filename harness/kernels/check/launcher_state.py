@@ -6,11 +6,11 @@ import ctypes
 
 import numpy as np
 
-from harness.kernels import cpu
 from harness.kernels.check.options import MAX_REPORTS
 from harness.kernels.check.program_order import ProgramOrder
 from harness.kernels.check.region_tables import RaceShadows, ShadowMemory
 from harness.kernels.cpu.abi import MAX_OVERFLOWS, REPORT_SIZE, LaunchField, OverflowField
+from harness.kernels.cpu.program_cache import get_jit
 
 _SMALLEST_SCRATCH = 1 << 16
 
@@ -50,7 +50,7 @@ _state: LauncherState | None = None
 
 def load_launcher_state() -> LauncherState:
     global _state
-    cpu.get_jit()
+    get_jit()
     if _state is None:
         _state = LauncherState()
     return _state

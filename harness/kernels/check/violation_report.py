@@ -72,7 +72,7 @@ class ViolationReport:
 
     @property
     def size(self) -> int:
-        return 8 if self.site.element.startswith("ptr<") else size_of(self.site.element)
+        return size_of(self.site.element)
 
     @property
     def span(self) -> TensorSpan | None:

@@ -183,8 +183,7 @@ def _emit_clamp(code: LlvmFunction, operation: IROperation, operands: list[str])
 
 
 def _emit_pointer_addition(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
-    pointee = operation.result.type.pointee
-    size = 8 if pointee.startswith("ptr<") else size_of(pointee)
+    size = size_of(operation.result.type.pointee)
     kind = llvm_type(operation.operands[1].type.element)
     offset = operands[1] if kind == "i64" else code.let(f"sext {kind} {operands[1]} to i64")
     moved = offset if size == 1 else code.let(f"mul i64 {offset}, {size}")

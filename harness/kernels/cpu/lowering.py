@@ -248,8 +248,7 @@ class KernelLowering(ControlFlowLowering):
         """Check an access, do it unless it is an update, and return its block of addresses."""
         pointer = operation.operands[0]
         code, element = self.code, pointer.type.pointee
-        size = 8 if element.startswith("ptr<") else size_of(element)
-        origin = self.pointer_origins.get(pointer)
+        size, origin = size_of(element), self.pointer_origins.get(pointer)
         site = self.add_site(access, operation, element, origin)
         if origin is None:
             self._has_unknown_pointers = True

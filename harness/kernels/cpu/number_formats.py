@@ -44,6 +44,7 @@ def llvm_storage_type(element: str) -> str:
 
 
 def size_of(element: str) -> int:
+    """Return an element's bytes in memory; a pointer has eight."""
     return llvm_type_bits(llvm_storage_type(element)) // 8
 
 

@@ -180,12 +180,10 @@ class KernelGraph:
             yield from walk_operations(region)
 
     def __str__(self) -> str:
-        parameters = ", ".join(f"{value}: {value.type}" for value in self.parameters)
-        lines = [f"{self.name}({parameters})"]
-        lines += _format_region(self.body, 1)
-        for name, region in self.functions.items():
-            lines += [name, *_format_region(region, 1)]
-        return "\n".join(lines)
+        """The kernel in MLIR's generic form."""
+        from harness.kernels.ir import mlir_printer  # which imports this module
+
+        return mlir_printer.format_mlir(self)
 
 
 def map_operations(
@@ -212,25 +210,3 @@ def walk_operations(region: IRRegion) -> Iterator[IROperation]:
             yield operation
             for inner in operation.regions:
                 yield from walk_operations(inner)
-
-
-def _format_region(region: IRRegion, depth: int) -> Iterator[str]:
-    indent = "  " * depth
-    for index, block in enumerate(region.blocks):
-        if index or (depth > 1 and block.arguments):
-            arguments = ", ".join(f"{value}: {value.type}" for value in block.arguments)
-            yield f"{indent}^{block.label}({arguments})"
-        for operation in block.operations:
-            yield indent + _format_operation(operation)
-            for number, inner in enumerate(operation.regions):
-                if number:
-                    yield f"{indent}--"
-                yield from _format_region(inner, depth + 1)
-
-
-def _format_operation(operation: IROperation) -> str:
-    words = [operation.name, *map(str, operation.operands)]
-    words += [f"{name}={text}" for name, text in operation.attributes.items()]
-    words += [f"^{label}" for label in operation.successors]
-    results = ", ".join(f"{value}: {value.type}" for value in operation.results)
-    return (f"{results} = " if results else "") + " ".join(words) + f"    @ {operation.source}"

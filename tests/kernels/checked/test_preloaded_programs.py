@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from harness import checking
-from harness.kernels import cpu
 from harness.kernels.cpu import program_cache
 
 
@@ -42,19 +41,19 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def test_programs_that_a_fork_needed_are_loaded_in_advance(loads: list[bytes]) -> None:
     launch_kernel()
-    needed = cpu.list_loaded_programs()
+    needed = program_cache.list_loaded_programs()
     assert len(loads) == len(needed) == 1
     program_cache._loaded_programs.clear()
-    cpu.preload_programs(needed)
+    program_cache.preload_programs(needed)
     assert len(loads) == 2
     launch_kernel()
-    cpu.preload_programs(needed)
+    program_cache.preload_programs(needed)
     assert len(loads) == 2
 
 
 def test_a_program_that_is_not_on_disk_is_not_loaded(loads: list[bytes]) -> None:
-    cpu.preload_programs({"no such program": False, "nor such": True})
-    assert not cpu.list_loaded_programs()
+    program_cache.preload_programs({"no such program": False, "nor such": True})
+    assert not program_cache.list_loaded_programs()
     assert not loads
 
 
@@ -62,8 +61,8 @@ def test_the_number_of_preloaded_programs_is_limited(
     loads: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch_kernel()
-    needed = cpu.list_loaded_programs()
+    needed = program_cache.list_loaded_programs()
     program_cache._loaded_programs.clear()
     monkeypatch.setattr(program_cache, "_MAX_LOADED_PROGRAMS", 0)
-    cpu.preload_programs(needed)
-    assert not cpu.list_loaded_programs()
+    program_cache.preload_programs(needed)
+    assert not program_cache.list_loaded_programs()

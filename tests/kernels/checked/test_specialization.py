@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from triton.language.semantic import TritonSemantic
 
 from harness import checking
-from harness.kernels.check import cpu_launcher
+from harness.kernels.cpu import program_cache
 from harness.kernels.triton import adapter, frontend, specialization
 
 
@@ -87,13 +87,13 @@ def without_specialization(call: Any, *args: Any) -> Any:
 def program_keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record the keys of programs that are compiled or read from disk."""
     keys: list[str] = []
-    load_program = cpu_launcher.cpu.load_program
+    load_program = program_cache.load_program
 
     def record_key(key: str, *more: Any) -> Any:
         keys.append(key)
         return load_program(key, *more)
 
-    monkeypatch.setattr(cpu_launcher.cpu, "load_program", record_key)
+    monkeypatch.setattr(program_cache, "load_program", record_key)
     return keys
 
 
