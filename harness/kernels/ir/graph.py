@@ -1,6 +1,6 @@
 """A kernel as data: operations, their operands, regions and source lines.
 
-A graph can be printed, pickled and walked, without Triton: the back ends and the audit need nothing
+A graph can be pickled and walked, without Triton: the back ends and the audit need nothing
 else. `triton/mlir_parser` reads one from Triton's IR and `mlir_printer` writes it for Triton again.
 """
 
@@ -178,12 +178,6 @@ class KernelGraph:
         """Yield every operation, outer before inner."""
         for region in (self.body, *self.functions.values()):
             yield from walk_operations(region)
-
-    def __str__(self) -> str:
-        """The kernel in MLIR's generic form."""
-        from harness.kernels.ir import mlir_printer  # which imports this module
-
-        return mlir_printer.format_mlir(self)
 
 
 def map_operations(

@@ -1,7 +1,7 @@
 """Loads a kernel's graph: the operations of a launch with these arguments, as data.
 
 graph = graph_loader.read_graph(kernel, (source, target, count), {"BLOCK": 64})
-print(graph)
+print(mlir_printer.format_mlir(graph))
 """
 
 from __future__ import annotations
