@@ -62,7 +62,7 @@ class CardLaunch:
         targets = [self.targets[root] for root in site.roots if root in self.targets]
         position = f"address {report.address:#x}, in no tensor that this launch was given"
         if targets:
-            nearest = min(targets, key=lambda one: _measure_distance(report.address, one))
+            nearest = min(targets, key=lambda target: _measure_distance(report.address, target))
             ends = nearest.base, nearest.end
             position = describe_outside(report.address, site.size, ends, nearest.name, nearest)
         neighbour = describe_neighbour(report.address, self.targets.values())

@@ -96,8 +96,8 @@ class CheckedCudaLaunches:
             return
         with STORAGE_REGISTRY.ignore_address_requests():
             allocations = tuple(
-                describe_tensor(one, tensor)
-                for one, tensor in iterate_tensors(names, args)
+                describe_tensor(parameter, tensor)
+                for parameter, tensor in iterate_tensors(names, args)
                 if tensor.is_cuda
             )
         errors: list[BaseException] = []

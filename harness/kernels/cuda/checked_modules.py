@@ -116,10 +116,15 @@ def _wrap_load_module(tvm: Any) -> None:
 
 
 def _wrap_torch_kernels(utils: Any) -> None:
-    """Note the tensors of kernels that `torch.cuda._compile_kernel` has NVRTC compile."""
-    _note_calls(
-        utils, "_CudaKernel", lambda args, options: options.get("args", (*args[2:3], ())[0])
-    )
+    """Note the tensors of kernels that `torch.cuda._compile_kernel` has NVRTC compile.
+
+    They are called as `kernel(grid, block, args)`.
+    """
+
+    def list_tensors(args: Any, options: Any) -> Any:
+        return options.get("args") or (args[2] if len(args) > 2 else ())
+
+    _note_calls(utils, "_CudaKernel", list_tensors)
 
 
 def _wrap_jiterator(jiterator: Any) -> None:

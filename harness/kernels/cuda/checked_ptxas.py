@@ -63,7 +63,7 @@ def _assemble_with_limits(
     over = [
         name
         for name, count in used.items()
-        if count > min(_BLOCK_LIMITS) and not _says_block(text, name)
+        if count > min(_BLOCK_LIMITS) and not _limits_blocks(text, name)
     ]
     if code or not over:
         return code, text
@@ -109,7 +109,7 @@ def _find_head(text: str, entry: str) -> tuple[int, int]:
     return (0, 0) if found is None else (found.start(), text.index("{", found.start()))
 
 
-def _says_block(text: str, entry: str) -> bool:
+def _limits_blocks(text: str, entry: str) -> bool:
     start, body = _find_head(text, entry)
     return not body or bool(re.search(r"\.(maxntid|reqntid|maxnreg)\b", text[start:body]))
 

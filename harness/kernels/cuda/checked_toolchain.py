@@ -212,7 +212,7 @@ def _build_libraries(toolkit: CheckedToolkit, library_folder: Path) -> None:
 
 def _find_cudart(folder: Path) -> Path:
     """Return the library by the name that modules need it by: libcudart.so.13."""
-    found = [one for one in folder.iterdir() if re.fullmatch(r"libcudart\.so\.\d+", one.name)]
+    found = [file for file in folder.iterdir() if re.fullmatch(r"libcudart\.so\.\d+", file.name)]
     if not found:
         raise NotReadyError(f"{folder} has no libcudart.so.N, which modules load")
     return found[0]

@@ -215,7 +215,9 @@ def _describe_module(request: Any) -> str | None:
     """
     if not _is_plain(request):
         return None
-    architecture, toolchain = (importlib.import_module(one) for one in (_ARCHITECTURE, _TOOLCHAIN))
+    architecture, toolchain = (
+        importlib.import_module(name) for name in (_ARCHITECTURE, _TOOLCHAIN)
+    )
     flags = architecture.get_default_target_flags(), toolchain.target_flags()
     return repr((request, get_card(), flags))
 

@@ -54,7 +54,8 @@ def find_nvrtc_libraries(cuda_home: Path) -> list[Path]:
     """Find this process's NVRTC of each version: of its packages, else where the loader looks."""
     packages = [Path(folder, "nvidia") for folder in sys.path if folder]
     folders = [folder for package in packages for folder in sorted(package.glob("*/lib"))]
-    folders += [Path(one) for one in os.environ.get("LD_LIBRARY_PATH", "").split(":") if one]
+    named = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    folders += [Path(folder) for folder in named if folder]
     folders += [cuda_home / "lib64", Path("/usr/local/cuda/lib64"), Path("/usr/lib64")]
     folders += sorted(Path("/usr/lib").glob("*-linux-gnu"))
     found: dict[str, Path] = {}

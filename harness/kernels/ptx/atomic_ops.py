@@ -85,4 +85,4 @@ def _emit_pair(
     code: ThreadCode, instruction: Instruction, verb: str, kind: str, old: str, new: str
 ) -> str:
     halves = zip(code.split_halves(old), code.split_halves(new), strict=True)
-    return code.join_halves([_emit_float(code, instruction, verb, kind, *one) for one in halves])
+    return code.join_halves([_emit_float(code, instruction, verb, kind, *pair) for pair in halves])

@@ -50,9 +50,9 @@ def split_statement(statement: PtxStatement) -> tuple[list[str], list[str]]:
 
 def split_group(text: str) -> list[str]:
     if text.startswith("{"):
-        return [one.strip() for one in text[1:-1].split(",")]
+        return [name.strip() for name in text[1:-1].split(",")]
     if "|" in text:
-        return [one.strip() for one in text.split("|")]
+        return [name.strip() for name in text.split("|")]
     return [text]
 
 

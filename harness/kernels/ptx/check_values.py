@@ -71,10 +71,10 @@ def _find_target(
     """Find the tensor that starts at a pointer, else one around it, else one that ends there."""
     at_start = [allocation for allocation in allocations if allocation.base == value]
     if at_start:
-        return max(at_start, key=lambda one: one.size)
+        return max(at_start, key=lambda allocation: allocation.size)
     around = [allocation for allocation in allocations if allocation.base <= value < allocation.end]
     if around:
-        return min(around, key=lambda one: one.size)
+        return min(around, key=lambda allocation: allocation.size)
     if value in _DEVICE_ADDRESSES:
         known = find_allocation(value)
         if known is not None:
@@ -109,7 +109,9 @@ def make_checked_parameters(
     unknown = pointers - targets.keys()
     groups = _AliasedGroups(kernel.race_groups, targets) if shadow else None
     words = [table, launch_number, *(shadow or (0, 0)), groups.make_mask() if groups else 0]
-    words.append(sum({empty_bit(root) for root, one in targets.items() if is_from_empty(one)}))
+    words.append(
+        sum({empty_bit(root) for root, target in targets.items() if is_from_empty(target)})
+    )
     unbounded: dict[tuple[int, ...], None] = {}
     for entry in kernel.entries:
         target = targets.get(entry.roots[entry.place])
@@ -158,7 +160,9 @@ class _AliasedGroups:
         """Return the bits of groups that count, and above them of written ones that are read."""
         mask = 0
         for number, group in enumerate(self._groups):
-            others = [one for one in self._list_overlapping(number) if one.piece == group.piece]
+            others = [
+                other for other in self._list_overlapping(number) if other.piece == group.piece
+            ]
             bit = 1 << min(number, MAX_RACE_GROUPS - 1)
             if any("write" in other.verbs for other in others):
                 mask |= bit
@@ -170,6 +174,6 @@ class _AliasedGroups:
         """Return whether a group writes to memory that one of another piece reaches, too."""
         return any(
             "write" in group.verbs
-            and any(one.piece != group.piece for one in self._list_overlapping(number))
+            and any(other.piece != group.piece for other in self._list_overlapping(number))
             for number, group in enumerate(self._groups)
         )

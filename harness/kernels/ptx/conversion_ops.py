@@ -128,7 +128,7 @@ def _emit_float8(code: ThreadCode, instruction: Instruction, target: str, source
         elif source == "f16x2":
             halves = code.split_halves(code.get(instruction.operands[0], 32))
             floats = [code.bits_to_float(half, "f16") for half in halves]
-            values = [code.let(f"fpext half {one} to float") for one in floats]
+            values = [code.let(f"fpext half {value} to float") for value in floats]
         else:
             raise instruction.refuse()
         narrow = f"call i8 @narrow_{_FLOAT8[target]}"
@@ -158,7 +158,7 @@ def _emit_float4(code: ThreadCode, instruction: Instruction, target: str, source
         raise instruction.refuse()
     byte = code.get(instruction.operands[0], 8)
     nibbles = byte, code.let(f"lshr i8 {byte}, 4")  # of the first one the upper half is ignored
-    halves = [code.let(f"call i16 @widen_e2m1(i8 {one})") for one in nibbles]
+    halves = [code.let(f"call i16 @widen_e2m1(i8 {nibble})") for nibble in nibbles]
     code.set(instruction.results[0], code.join_halves(halves), 32)
 
 

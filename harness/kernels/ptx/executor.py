@@ -51,7 +51,10 @@ def list_loaded_programs() -> list[LoadedPtx]:
         LoadedPtx(
             key,
             "" if key in _preloaded else module.text,
-            [(entry, overflow, one.thorough) for (entry, overflow), one in module.compiled.items()],
+            [
+                (entry, overflow, kernel.thorough)
+                for (entry, overflow), kernel in module.compiled.items()
+            ],
         )
         for key, module in _modules.items()
         if module.compiled
@@ -111,7 +114,9 @@ class PtxModule:
 
     def parameter_layout(self, entry: str) -> tuple[tuple[int, int], ...]:
         """Return the offset and the size of each parameter."""
-        return tuple((one.offset, one.size) for one in self._get_head(entry).parameters)
+        return tuple(
+            (parameter.offset, parameter.size) for parameter in self._get_head(entry).parameters
+        )
 
     def static_shared_bytes(self, entry: str) -> int:
         """Return the bytes of shared memory that the kernel itself declares."""
@@ -125,7 +130,9 @@ class PtxModule:
     def files(self, entry: str) -> frozenset[str]:
         """Return the source files that a kernel's lines are from."""
         statements = self.ptx.read_kernel(entry).statements
-        return frozenset(one.file for statement in statements for one in statement.source.chain)
+        return frozenset(
+            location.file for statement in statements for location in statement.source.chain
+        )
 
     def _get_head(self, entry: str) -> PtxHead:
         head = self.ptx.heads.get(entry)

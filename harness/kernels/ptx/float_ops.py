@@ -238,7 +238,9 @@ def emit_comparison(code: ThreadCode, instruction: Instruction) -> None:
         if negated:
             negated = code.let(f"{combine} i1 {negated}, {other}")
     if instruction.opcode == "set":
-        target = next(one for one in instruction.modifiers[1:] if one in ("u32", "s32", "f32"))
+        target = next(
+            modifier for modifier in instruction.modifiers[1:] if modifier in ("u32", "s32", "f32")
+        )
         is_float = target == "f32"
         result = (
             f"select i1 {truth}, i32 1065353216, i32 0" if is_float else f"sext i1 {truth} to i32"

@@ -128,8 +128,8 @@ def emit_matrix_store(
     follows = any(code.has_companion(value, "u") for value in values)
     if follows:
         flags = [code.join_companions([value], "u") for value in values]
-        bits = [code.let(f"icmp ne i32 {one}, 0") for one in flags]
-        words += [code.let(f"zext i1 {one} to i32") for one in bits]
+        are_set = [code.let(f"icmp ne i32 {flag}, 0") for flag in flags]
+        words += [code.resize(is_set, 1, 32) for is_set in are_set]
     wait_for_warp(code, instruction, living, words)
     lane = get_lane(code)
     with code.when(code.let(f"icmp ult i32 {lane}, {8 * count}")):

@@ -23,7 +23,7 @@ class Instruction:
         text = operation.attributes.get("modifiers", "")
         self.modifiers = tuple(text.split(".")) if text else ()
         groups = operation.attributes.get("groups", "")
-        self.groups = [int(one) for one in groups.split(",")] if groups else []
+        self.groups = [int(size) for size in groups.split(",")] if groups else []
 
     @property
     def name(self) -> str:
@@ -58,8 +58,8 @@ class Instruction:
 
 def space_of(instruction: Instruction) -> str:
     """Return the space of an address; a cluster is one block here, so its shared memory is too."""
-    for one in instruction.modifiers:
-        name = one.partition("::")[0]
+    for modifier in instruction.modifiers:
+        name = modifier.partition("::")[0]
         if name in SPACES:
             return name
     return "generic"

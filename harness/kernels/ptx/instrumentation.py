@@ -74,8 +74,7 @@ class InstrumentedPtx:
 
 
 def make_key(text: str, checks: tuple[str, ...]) -> str:
-    digest = compute_digest(text, " ".join(checks), digest_code("kernels"))
-    return digest[:KEY_LENGTH]
+    return compute_digest(text, " ".join(checks), digest_code("kernels"))[:KEY_LENGTH]
 
 
 def instrument_module(text: str, checks: tuple[str, ...]) -> InstrumentedPtx:
@@ -88,9 +87,9 @@ def instrument_module(text: str, checks: tuple[str, ...]) -> InstrumentedPtx:
     module = PtxText(text)
     kernels: dict[str, InstrumentedKernel] = {}
     parts, position = [], 0
-    for name, each in module.heads.items():
-        head, start, end = each.positions
-        layout = tuple((parameter.offset, parameter.size) for parameter in each.parameters)
+    for name, kernel_head in module.heads.items():
+        head, start, end = kernel_head.positions
+        layout = tuple((one.offset, one.size) for one in kernel_head.parameters)
         result = kernels[name] = InstrumentedKernel(name, layout)
         try:
             kernel = module.read_kernel(name)
@@ -129,6 +128,8 @@ def _add_parameter(head: str, kernel: PtxKernel, size: int) -> str:
 
 
 class _KernelRewriter:
+    """Writes the checks into one kernel's body; `result` gets what the launches need of them."""
+
     def __init__(
         self,
         module: PtxText,
@@ -151,9 +152,10 @@ class _KernelRewriter:
             self._overflow = OverflowInstrumentation(module, kernel, self.result.overflows)
 
     def _prepare_races(self, module: PtxText) -> None:
-        groups = instrumented_races.group_accesses(self._accesses.values())
+        accesses = self._accesses.values()
+        groups = instrumented_races.group_accesses(accesses)
         has_writes = any("write" in group.verbs for group in groups)
-        wide = sum(not instrumented_races.is_checked(value) for value in self._accesses.values())
+        wide = sum(not instrumented_races.is_checked(access) for access in accesses)
         if not has_writes and not wide:
             return
         if instrumented_races.may_synchronize_blocks(module, self._kernel):
@@ -219,7 +221,7 @@ class _KernelRewriter:
         if not checks_place and not checks_read and group is None:
             return [text]
         number, statement = len(self.result.sites), access.statement
-        lines = tuple((one.file, one.line) for one in statement.source.chain)
+        lines = tuple((location.file, location.line) for location in statement.source.chain)
         self.result.sites.append(
             InstrumentedSite(lines, access.verb, access.size, statement.name, access.roots)
         )
@@ -338,6 +340,6 @@ def _map_texts(statement: PtxStatement, text: str) -> dict[str, str]:
         return names
     written = split_operands(text[head.end() :].rstrip(";").strip())
     for known, own in zip(statement.operands, written, strict=True):
-        words = [re.findall(r"[%$A-Za-z_][\w$%@]*", one) for one in (known, own)]
+        words = [re.findall(r"[%$A-Za-z_][\w$%@]*", operand) for operand in (known, own)]
         names.update(zip(*words, strict=True))
     return names

@@ -90,4 +90,4 @@ def read_kernels(file: Path) -> dict[str, InstrumentedKernel]:
     import msgspec  # the program in the place of ptxas, which only writes, runs without packages
 
     listed = msgspec.json.decode(file.read_bytes(), type=list[InstrumentedKernel])
-    return {one.entry: one for one in listed}
+    return {kernel.entry: kernel for kernel in listed}

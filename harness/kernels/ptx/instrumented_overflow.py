@@ -116,8 +116,8 @@ class OverflowInstrumentation:
                     code.after.append(f"mov.b32 {self.name_state(name)}, 0;")
         guard = make_guard(statement, texts)
         return StatementCode(
-            tuple(_add_guard(guard, one) for one in code.before),
-            tuple(_add_guard(guard, one) for one in code.after),
+            tuple(_add_guard(guard, line) for line in code.before),
+            tuple(_add_guard(guard, line) for line in code.after),
         )
 
     def name_true(self, register: str) -> str:
@@ -132,12 +132,12 @@ class OverflowInstrumentation:
         It is the nearest product or shift behind the register, or else the nearest operation.
         """
         found, is_exact = self._list_wrapping(register)
-        best = next((one for one in found if one.opcode in ("mul", "mad", "shl")), None)
+        best = next((writer for writer in found if writer.opcode in ("mul", "mad", "shl")), None)
         return self.number_statement((best or found[0]), "", is_exact)
 
     def number_statement(self, statement: PtxStatement, label: str, is_exact: bool = True) -> int:
         """Number an operation; `is_exact`: a report's numbers are its result and the true one."""
-        lines = tuple((one.file, one.line) for one in statement.source.chain)
+        lines = tuple((location.file, location.line) for location in statement.source.chain)
         size = 4 if is_exact else 0
         site = InstrumentedSite(lines, label or statement.opcode, size, statement.name)
         if site not in self._overflows:
@@ -218,7 +218,7 @@ class _Code:
         opcode, true = self._opcode, self._true(result)
         signed = self._owner.signs[result]
         values = operands[: _VALUE_COUNT.get(opcode, 0)]
-        kinds = [one for one in self._modifiers if one in (*_INT32, *_INT64)]
+        kinds = [modifier for modifier in self._modifiers if modifier in (*_INT32, *_INT64)]
         if opcode == "cvt" and len(kinds) == 2 and kinds[0] in _INT32 and kinds[1] in _INT64:
             self.before.append(f"mov.b64 {true}, {self._text(operands[0])};")
             return
@@ -234,9 +234,9 @@ class _Code:
         if opcode in _CARRYING:
             self._carry_difference(result, values)
             return
-        if opcode in ("mul", "mad") and all(self._is_plain(one) for one in values[:2]):
+        if opcode in ("mul", "mad") and all(self._is_plain(value) for value in values[:2]):
             kind = "s32" if signed else "u32"
-            left, right = (self._text(one) for one in values[:2])
+            left, right = (self._text(value) for value in values[:2])
             if is_number(left):
                 left, right = right, left
             if not is_number(left):
@@ -246,7 +246,9 @@ class _Code:
                     third = self._read_true(values[2], signed, "%ufx1")
                     self.before.append(f"add.s64 {true}, %ufx0, {third};")
                 return
-        read = [self._read_true(one, signed, f"%ufx{place}") for place, one in enumerate(values)]
+        read = [
+            self._read_true(value, signed, f"%ufx{place}") for place, value in enumerate(values)
+        ]
         if opcode in _WIDE_STATEMENTS:
             self.before.append(f"{_WIDE_STATEMENTS[opcode]} {true}, {', '.join(read)};")
         elif opcode == "mad":
@@ -295,14 +297,14 @@ class _Code:
             self._compare(self._text(whole), "%ufx0", number)
             self.after.append(f"mov.b32 {state}, %ufn1;")
             return
-        kinds = [one for one in self._modifiers if one in (*_INT32, *_INT64)]
+        kinds = [modifier for modifier in self._modifiers if modifier in (*_INT32, *_INT64)]
         is_cvt = self._opcode == "cvt" and len(kinds) == 2 and kinds[1] in _INT32
         is_product = self._opcode in ("mul", "mad") and "wide" in self._modifiers
         parts: list[str] = []
         if is_cvt or is_product:
             narrow = values[:1] if is_cvt else values[:2]
             values = values[len(narrow) :]
-            followed = [one for one in dict.fromkeys(narrow) if self._is_followed(one)]
+            followed = [name for name in dict.fromkeys(narrow) if self._is_followed(name)]
             for place, name in enumerate(followed):
                 kind = "s64.s32" if self._modifiers[-1] == "s32" else "u64.u32"
                 self.after.append(f"cvt.{kind} %ufx0, {self._text(name)};")
@@ -327,7 +329,7 @@ class _Code:
             self.after.append(f"mov.b32 {state}, {parts[0]};")
         else:
             self.after.append(f"max.u32 {state}, {parts[0]}, {parts[1]};")
-            self.after += [f"max.u32 {state}, {state}, {one};" for one in parts[2:]]
+            self.after += [f"max.u32 {state}, {state}, {part};" for part in parts[2:]]
 
     def _compare(self, true: str, wrapped: str, number: int) -> None:
         """Set %ufn1 to the number if both differ, and keep both for the report."""

@@ -79,7 +79,7 @@ class IntegerBounds:
                 return largest[0] >> min(constants[1], 32)
             case "rem" if constants[1] and not has_sign:
                 return min(largest[0], constants[1] - 1)
-            case "min" if kind == "u32" or not any(one >> 31 for one in largest):
+            case "min" if kind == "u32" or not any(bound >> 31 for bound in largest):
                 return min(largest)
             case _:
                 return None

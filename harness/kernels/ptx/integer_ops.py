@@ -76,7 +76,7 @@ def emit_product(
         a, b = code.get(left, bits), code.get(right, bits)
         return code.let(f"mul i{bits} {a}, {b}"), bits
     wide = 2 * bits
-    a, b = (code.resize(code.get(one, bits), bits, wide, signed) for one in (left, right))
+    a, b = (code.resize(code.get(operand, bits), bits, wide, signed) for operand in (left, right))
     product = code.let(f"mul i{wide} {a}, {b}")
     if instruction.has("wide"):
         return product, wide
@@ -247,7 +247,7 @@ def _emit_sad(code: ThreadCode, instruction: Instruction) -> None:
     bits = bits_of_type(kind)
     a, b, c = _get_all(code, instruction, bits)
     order = "s" if kind[0] == "s" else "u"
-    high, low = (code.call_intrinsic(f"{order}{one}", f"i{bits}", a, b) for one in ("max", "min"))
+    high, low = (code.call_intrinsic(f"{order}{verb}", f"i{bits}", a, b) for verb in ("max", "min"))
     distance = code.let(f"sub i{bits} {high}, {low}")
     code.set(instruction.results[0], code.let(f"add i{bits} {c}, {distance}"), bits)
 

@@ -41,7 +41,7 @@ class ShadowPool:
             return int(large[0].data_ptr()), int(large[1].data_ptr())
         start = self._used
         self._used += size + -size % 64
-        writers, readers = (int(one.data_ptr()) + start for one in self._mappings)
+        writers, readers = (int(mapping.data_ptr()) + start for mapping in self._mappings)
         return writers, readers
 
 
@@ -66,7 +66,7 @@ class LaunchShadows:
 
     def _cluster_allocations(self) -> None:
         """Give tensors that overlap the same shadow."""
-        for allocation in sorted(self._launch.allocations, key=lambda one: one.base):
+        for allocation in sorted(self._launch.allocations, key=lambda tensor: tensor.base):
             if self._clusters and allocation.base < self._clusters[-1][1]:
                 start, end, *_ = self._clusters.pop()
                 end = max(end, allocation.end)
@@ -113,7 +113,7 @@ class LaunchShadows:
         start, end = int(row[PtxRegionField.START]), int(row[PtxRegionField.END])
         if self._checks.races:
             cluster = next(
-                (one for one in self._clusters if one[0] <= start and end <= one[1]), None
+                (span for span in self._clusters if span[0] <= start and end <= span[1]), None
             )
             if cluster is None:
                 cluster = self._open_cluster(start, end)

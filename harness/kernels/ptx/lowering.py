@@ -288,7 +288,9 @@ class PtxLowering:
                 continue
             if operation.name in ("ptx.ld", "ptx.ldu") and result.type.bits == 64:
                 continue  # the load itself has set it
-            regions = [code.get_companion(one, "r") for one in list_pointer_operands(operation)]
+            regions = [
+                code.get_companion(operand, "r") for operand in list_pointer_operands(operation)
+            ]
             if operation.name == "ptx.selp":
                 truth = code.get(operation.operands[2], 1)
                 region = code.let(f"select i1 {truth}, i32 {regions[0]}, i32 {regions[1]}")
@@ -296,7 +298,7 @@ class PtxLowering:
                 empty = code.let(f"icmp eq i32 {regions[0]}, 0")
                 region = code.let(f"select i1 {empty}, i32 {regions[1]}, i32 {regions[0]}")
             else:
-                region = next((one for one in regions if one != "0"), "0")
+                region = next((number for number in regions if number != "0"), "0")
             code.set_companion(result, "r", region)
 
 

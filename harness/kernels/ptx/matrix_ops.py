@@ -152,8 +152,8 @@ def _build_product(product: _Product) -> str:
         for half in (0, 1)
     ]
     columns = [
-        [_load_line(code, product.right, 2 * product.chunks + chunk, one) for chunk in chunks]
-        for one in (column, second)
+        [_load_line(code, product.right, 2 * product.chunks + chunk, line) for chunk in chunks]
+        for line in (column, second)
     ]
     for half in (0, 1):
         totals = [_sum_products(code, product, rows[half], columns[side]) for side in (0, 1)]

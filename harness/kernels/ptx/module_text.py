@@ -86,7 +86,7 @@ def _parse_head(head: str, positions: tuple[int, int, int]) -> PtxHead:
         parameters.append(PtxParameter(found[4], offset, size))
         offset += size
     directives = {
-        found[1]: tuple(int(one) for one in found[2].split(",") if one.strip())
+        found[1]: tuple(int(number) for number in found[2].split(",") if number.strip())
         for found in re.finditer(r"\.(\w+)[ \t]+([\d, \t]+)", match[3])
     }
     return PtxHead(match[1], tuple(parameters), directives, positions)

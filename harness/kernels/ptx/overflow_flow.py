@@ -86,7 +86,9 @@ def find_extended_low_half(
     inner = definitions.get(operation.operands[0])
     if inner is None or inner.name != "ptx.shl":
         return None
-    amounts = [definitions[one.operands[1]].attributes.get("value") for one in (operation, inner)]
+    amounts = [
+        definitions[shift.operands[1]].attributes.get("value") for shift in (operation, inner)
+    ]
     if amounts[1] != "32" or amounts[0] is None or not 0 < int(amounts[0]) <= 32:
         return None
     return inner.operands[0]
@@ -170,10 +172,12 @@ class _Walk:
                 return []
             if is_widening(instruction):
                 signed = reads_signed(instruction)
-                narrow: list[_Step] = [(one, signed, False) for one in instruction.operands[:2]]
-                rest: list[_Step] = [(one, None, False) for one in instruction.operands[2:]]
+                narrow: list[_Step] = [
+                    (operand, signed, False) for operand in instruction.operands[:2]
+                ]
+                rest: list[_Step] = [(operand, None, False) for operand in instruction.operands[2:]]
                 return [*(narrow[:1] if instruction.opcode == "cvt" else narrow), *rest]
-            return [(one, None, False) for one in value_operands(instruction)]
+            return [(operand, None, False) for operand in value_operands(instruction)]
         if is_narrowing(instruction):
             takes_word = self.takes_word_of_pair(instruction)
             return [] if takes_word else [(instruction.operands[0], None, False)]
@@ -188,7 +192,7 @@ class _Walk:
         if instruction.opcode in _SIGN_DEFINED:
             sign, in_sum = reads_signed(instruction), False
         in_sum = in_sum or instruction.opcode in _SUMS
-        return [(one, sign, in_sum) for one in value_operands(instruction)]
+        return [(operand, sign, in_sum) for operand in value_operands(instruction)]
 
     def find_low_half(self, operation: IROperation) -> IRValue | None:
         """Return what an operation extends the low half of, unless that is a word of a pair."""
@@ -254,7 +258,9 @@ def analyze_overflow(graph: KernelGraph) -> OverflowFlow:
 
 
 def _may_wrap(walk: _Walk, value: IRValue, may_wrap: set[IRValue]) -> bool:
-    if value in walk.differences or any(one in may_wrap for one in walk.sources.get(value, ())):
+    if value in walk.differences or any(
+        source in may_wrap for source in walk.sources.get(value, ())
+    ):
         return True
     operation = walk.definitions.get(value)
     if operation is None or operation.name == "ptx.constant" or value in walk.bit_complements:
@@ -268,4 +274,4 @@ def _may_wrap(walk: _Walk, value: IRValue, may_wrap: set[IRValue]) -> bool:
         return False
     if instruction.opcode in WRAPPING_OPERATIONS:
         return True
-    return any(one in may_wrap for one in value_operands(instruction))
+    return any(operand in may_wrap for operand in value_operands(instruction))

@@ -81,7 +81,7 @@ class OverflowTracking:
             return wrapped
         if opcode in ("shr", "div", "rem", "min", "max"):
             signed = reads_signed(instruction)
-        values = [self._true_value(one, signed) for one in value_operands(instruction)]
+        values = [self._true_value(operand, signed) for operand in value_operands(instruction)]
         if opcode == "mov":
             return values[0]
         if opcode == "neg":

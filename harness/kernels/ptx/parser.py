@@ -211,7 +211,7 @@ class BodyReader:
                         return text
                     targets, text = rest.removeprefix(".branchtargets").split(";", 1)
                     self._kernel.branch_targets[name] = tuple(
-                        self._rename_label(one.strip()) for one in targets.split(",")
+                        self._rename_label(label.strip()) for label in targets.split(",")
                     )
                     continue
                 self._kernel.labels[name] = len(self._kernel.statements)
@@ -250,7 +250,7 @@ class BodyReader:
         if opcode == "call":
             operands: tuple[str, ...] = (rest,)
         else:
-            operands = tuple(self._rename_operand(one) for one in split_operands(rest))
+            operands = tuple(self._rename_operand(operand) for operand in split_operands(rest))
         if opcode in ("bra", "brx"):
             operands = (*operands[:-1], self._rename_label(split_operands(rest)[-1]))
         self._kernel.statements.append(
@@ -260,8 +260,8 @@ class BodyReader:
     def _read_directive(self, text: str) -> None:
         match = re.match(r"\.reg\s+(?:\.v\d\s+)?\.(\w+)\s+(.*)$", text, re.DOTALL)
         if match is not None:
-            for one in match[2].split(","):
-                self._declare_registers(match[1], one.strip())
+            for names in match[2].split(","):
+                self._declare_registers(match[1], names.strip())
             return
         if text.startswith((".shared", ".local")):
             variable = parse_variable(text)

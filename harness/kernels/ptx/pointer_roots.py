@@ -8,6 +8,8 @@ the launch knows which of the parameters are pointers. Example: of `ld.param.u64
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -111,15 +113,12 @@ class PointerRootTable:
             found = found if statement.modifiers[-1].endswith("64") else []
         if statement.opcode in _SUMS:
             # A loaded number that is added to a parameter's pointer is an index in bytes.
-            from_parameters = [one for one in found if one.parameters]
+            from_parameters = [roots for roots in found if roots.parameters]
             if from_parameters:
-                found = [one for one in found if not one.is_index({LOADED, UNKNOWN})]
-            elif any(one != _NONE and not one.is_index({UNKNOWN}) for one in found):
-                found = [one for one in found if not one.is_index({UNKNOWN})]
-        roots = _NONE
-        for one in found:
-            roots |= one
-        return ((results[0], roots),)
+                found = [roots for roots in found if not roots.is_index({LOADED, UNKNOWN})]
+            elif any(roots != _NONE and not roots.is_index({UNKNOWN}) for roots in found):
+                found = [roots for roots in found if not roots.is_index({UNKNOWN})]
+        return ((results[0], functools.reduce(operator.or_, found, _NONE)),)
 
     def _read_load(
         self, statement: PtxStatement, results: list[str], address: str
@@ -136,8 +135,8 @@ class PointerRootTable:
         if known is not None:
             first = known + offset
             return (
-                (one, PointerRoots(frozenset([first + 8 * place])))
-                for place, one in enumerate(results)
+                (result, PointerRoots(frozenset([first + 8 * place])))
+                for place, result in enumerate(results)
             )
         if roots.addresses:
             table = PointerRoots(elsewhere=frozenset([TABLE]))
@@ -148,4 +147,4 @@ class PointerRootTable:
         """Give each result that can hold a pointer an unknown root."""
         kinds = self._kernel.register_types
         wide = [result for result in results if kinds.get(result) in ("b64", "u64", "s64")]
-        return ((one, PointerRoots(elsewhere=frozenset([UNKNOWN]))) for one in wide)
+        return ((result, PointerRoots(elsewhere=frozenset([UNKNOWN]))) for result in wide)

@@ -127,7 +127,7 @@ class _KernelReader:
         successors: tuple[str, ...] = (),
     ) -> tuple[IRValue, ...]:
         names = names or ("",) * len(types)
-        results = tuple(self._make_value(*one) for one in zip(types, names, strict=True))
+        results = tuple(self._make_value(*typed) for typed in zip(types, names, strict=True))
         self._operations.append(
             IROperation(name, operands, results, attributes, source, (), successors)
         )
@@ -167,8 +167,8 @@ class _KernelReader:
         if text.startswith("{"):
             return [
                 value
-                for one in split_group(text)
-                for value in self._read_operand(one, attributes, source)
+                for part in split_group(text)
+                for value in self._read_operand(part, attributes, source)
             ]
         if text.startswith("!"):
             inner = self._read_operand(text[1:].strip(), attributes, source)

@@ -58,7 +58,7 @@ def locate_report(
 ) -> KernelLocation:
     text = linecache.getline(source.file, source.line).strip()
     short = "/".join(Path(source.file).parts[-3:])
-    inlined = tuple(describe_line(one) for one in source.chain[1:])
+    inlined = tuple(describe_line(caller) for caller in source.chain[1:])
     return KernelLocation(kernel, short, source.line, text, block, thread, inlined)
 
 

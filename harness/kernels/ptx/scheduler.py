@@ -341,7 +341,7 @@ def _check_same_barrier(code: PtxFunction, thread: str, frame: str, payload: str
             ),
             code.is_equal(code.load_field(other_payload, 0), code.load_field(payload, 0)),
         )
-        site, other = (code.load_field(one, FrameField.SITE) for one in (frame, before))
+        site, other = (code.load_field(waiter, FrameField.SITE) for waiter in (frame, before))
         with code.when(
             code.join_conditions(both_wait, code.let(f"icmp ne i64 {site}, {other}")), exits=True
         ):

@@ -96,7 +96,7 @@ class ThreadCode(PtxFunction):
     def split_halves(self, value: str, bits: int = 16) -> list[str]:
         """Split an integer into two of `bits` each, the lower half first."""
         moved = (self.let(f"lshr i{2 * bits} {value}, {bits * place}") for place in (0, 1))
-        return [self.let(f"trunc i{2 * bits} {one} to i{bits}") for one in moved]
+        return [self.resize(half, 2 * bits, bits) for half in moved]
 
     def join_halves(self, halves: Sequence[str], bits: int = 16) -> str:
         """Return the integer of two halves, the lower one first."""

@@ -105,7 +105,7 @@ class InventoryBuilder:
         for kernel in kernels:
             if kernel.helper_of and kernel.reached_lines and not kernel.reached_by:
                 callers = self._list_launched_callers(kernel, by_name)
-                kernel.reached_by = sorted({by for one in callers for by in one.reached_by})
+                kernel.reached_by = sorted({by for caller in callers for by in caller.reached_by})
 
     def _list_launched_callers(
         self, helper: ListedKernel, by_name: dict[str, list[ListedKernel]]
@@ -117,7 +117,7 @@ class InventoryBuilder:
             if name not in seen:
                 seen.add(name)
                 found += by_name[name]
-                pending += [caller for one in by_name[name] for caller in one.helper_of]
+                pending += [caller for kernel in by_name[name] for caller in kernel.helper_of]
         return found
 
     def _list_cuda_kernels(self) -> Iterator[ListedKernel]:

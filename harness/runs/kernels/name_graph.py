@@ -60,26 +60,30 @@ class NameGraph:
         for module, text in texts:
             self._texts[module] = text
             self._definitions[module] = found = list(_split_definitions(module, text))
-            for one in found:
-                self._modules_by_name[one.name].add(module)
+            for definition in found:
+                self._modules_by_name[definition.name].add(module)
         self._references: dict[str, list[Definition]] = defaultdict(list)
         for found in self._definitions.values():
-            for one in found:
-                for name in set(_NAME.findall(one.text)) & self._modules_by_name.keys():
-                    if name != one.name:
-                        self._references[name].append(one)
+            for definition in found:
+                for name in set(_NAME.findall(definition.text)) & self._modules_by_name.keys():
+                    if name != definition.name:
+                        self._references[name].append(definition)
 
     def find_definition(self, module: str, line: int) -> Definition | None:
         """Find the definition at a line of a module."""
-        before = [one for one in self._definitions.get(module, ()) if one.first <= line]
+        before = [
+            definition
+            for definition in self._definitions.get(module, ())
+            if definition.first <= line
+        ]
         return before[-1] if before else None
 
     def find_callers(self, starts: Iterable[Definition]) -> Callers:
         """Follow the references from these definitions until they leave the kernels' folders."""
         callers = Callers()
         pending = [(start, 0) for start in starts]
-        origins = {one.module for one, _ in pending}
-        seen = {one.key for one, _ in pending}
+        origins = {start.module for start, _ in pending}
+        seen = {start.key for start, _ in pending}
         while pending:
             called, steps = pending.pop(0)
             for caller in self._iterate_referring(called):
@@ -98,10 +102,11 @@ class NameGraph:
 
     def _iterate_referring(self, called: Definition) -> Iterator[Definition]:
         is_unique = len(self._modules_by_name[called.name]) == 1
-        last = re.compile(rf"\b{re.escape(called.module.rpartition('.')[2])}\b")
-        for one in self._references[called.name]:
-            if is_unique or one.module == called.module or last.search(self._texts[one.module]):
-                yield one
+        module_name = re.compile(rf"\b{re.escape(called.module.rpartition('.')[2])}\b")
+        for caller in self._references[called.name]:
+            is_same = caller.module == called.module
+            if is_unique or is_same or module_name.search(self._texts[caller.module]):
+                yield caller
 
 
 def _split_definitions(module: str, text: str) -> Iterator[Definition]:
