@@ -34,6 +34,15 @@ from harness.store.rehearse.values import (
 from reports.audit import sarif, terminal, view
 
 
+@pytest.fixture
+def earlier(tmp_path: Path) -> Path:
+    """The file of the kernel in an earlier tree, `before`."""
+    file = tmp_path / "before" / "sglang" / "srt" / "layers" / "walk.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(SOURCE)
+    return file
+
+
 def test_a_difference_counts_what_the_earlier_release_did_not_reach(
     audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]
 ) -> None:
@@ -59,12 +68,10 @@ def test_without_the_earlier_rehearsal_a_difference_counts_kernels_that_changed(
 
 
 def test_without_the_earlier_rehearsal_an_old_line_of_a_changed_kernel_does_not_count(
-    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun], tmp_path: Path
+    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun], tmp_path: Path, earlier: Path
 ) -> None:
     """Arithmetic finds the reached line anew; the near one stood there before."""
     stored_runs["0.5.23"] = RUN
-    earlier = tmp_path / "before" / "sglang" / "srt" / "layers" / "walk.py"
-    earlier.parent.mkdir(parents=True)
 
     def rank(source: str) -> list[tuple[str, int]]:
         earlier.write_text(source)
@@ -120,15 +127,13 @@ def test_what_other_sources_add_counts_though_no_deployment_reaches_it(
 
 
 def test_a_difference_of_sources_is_red_for_what_the_earlier_tree_lacks(
-    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun], tmp_path: Path
+    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun], tmp_path: Path, earlier: Path
 ) -> None:
     """The audit of a difference has the new findings alone."""
     newest = get_newest_release().name
     near = make_finding(NEAR, FindingRank.NEAR, extent=INT32_LIMIT // 2, line=5)
     stored_runs[newest] = make_run(near, release=newest)
     before = tmp_path / "before"
-    earlier = before / "sglang" / "srt" / "layers" / "walk.py"
-    earlier.parent.mkdir(parents=True)
     edited = SOURCE.replace("row = tl.program_id(0)", "row = tl.program_id(1)")
     earlier.write_text(edited)
     assert ranking.rank_new_sources(audit, before).red_findings == audit.possible
@@ -147,15 +152,12 @@ def test_a_difference_of_sources_is_red_for_what_the_earlier_tree_lacks(
 
 
 def test_an_old_line_that_overflows_anew_stays_in_a_difference(
-    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun], tmp_path: Path
+    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun], tmp_path: Path, earlier: Path
 ) -> None:
     """The earlier tree has the text, and its numbers had 64 bits there: so arithmetic says."""
     newest = get_newest_release().name
     reached = make_finding(REACHED, FindingRank.REACHABLE, line=4)
     stored_runs[newest] = make_run(reached, release=newest)
-    earlier = tmp_path / "before" / "sglang" / "srt" / "layers" / "walk.py"
-    earlier.parent.mkdir(parents=True)
-    earlier.write_text(SOURCE)
     ranked = ranking.rank_new_sources(audit, tmp_path / "before")
     assert list_headline(ranked) == [("reachable", 4)]
 
@@ -188,14 +190,11 @@ def test_an_audit_of_some_kernels_has_none_of_their_name_in_other_modules(
 
 
 def test_a_line_that_the_earlier_tree_has_less_often_is_new(
-    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun], tmp_path: Path
+    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun], tmp_path: Path, earlier: Path
 ) -> None:
     newest = get_newest_release().name
     near = make_finding(NEAR, FindingRank.NEAR, extent=INT32_LIMIT // 2, line=5)
     stored_runs[newest] = make_run(near, release=newest)
-    earlier = tmp_path / "before" / "sglang" / "srt" / "layers" / "walk.py"
-    earlier.parent.mkdir(parents=True)
-    earlier.write_text(SOURCE)
     file = Path(audit.kernels[0].file)
     file.write_text(f"{SOURCE}    {NEAR}\n")
     linecache.checkcache(str(file))

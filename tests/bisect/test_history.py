@@ -121,6 +121,14 @@ sys.exit(3 if forms.Forms().width != 8 or forms.Forms.static(5) != 4 else 0)
 """
 
 
+UNTESTABLE_IF_ANY_FILE_IS_LEFT = """
+import pathlib, sys
+here = pathlib.Path.cwd()
+if list(here.rglob('__pycache__')) or (here / 'left').exists(): sys.exit(125)
+(here / 'left').touch()
+"""
+
+
 class Repository:
     """A checkout of the toy release, with a history."""
 
@@ -202,6 +210,7 @@ def recorded_search(
     history = Repository(bisect.root / "repo", written_history)
     record = bisect.root / "record.json"
     words = list_commits(bisect, history, history.commits[0], "HEAD", "--record", str(record))
+    (bisect.root / "check.py").write_text(UNTESTABLE_IF_ANY_FILE_IS_LEFT + CHECK)
     return RecordedSearch(bisect, history, bisect.search(*words, kind="commits"), record)
 
 
@@ -221,15 +230,6 @@ def test_a_search_leaves_the_checkout_untouched(
     assert history.git(*status) == written_history.git(*status)
     assert history.git("worktree", "list").count("\n") == 0
     assert not history.git("for-each-ref", "refs/bisect")
-
-
-def test_a_known_fix_is_held_while_another_is_searched(bisect: Bisect, history: Repository) -> None:
-    words = list_commits(bisect, history, history.commits[0], "HEAD", "--hold-fixed", "toy-static")
-    found = bisect.search(*words, kind="commits")
-    assert history.commits[6].startswith(found["step"]["after"]), found["summary"]
-    assert "toy-class-body: fixed → buggy" in found["step"]["changed"]
-    held = {tuple(trial["toggles"]) for trial in found["trials"]}
-    assert held == {(), ("toy-static",)}  # only if it is not applied already
 
 
 def test_the_commit_that_mends_it(bisect: Bisect, history: Repository) -> None:
@@ -287,20 +287,10 @@ def test_a_commit_that_failed_once_is_no_finding(bisect: Bisect, repository: Rep
     assert "in two ways" in found["summary"]
 
 
-def test_what_a_run_leaves_is_gone_before_the_next(bisect: Bisect, history: Repository) -> None:
+def test_what_a_run_leaves_is_gone_before_the_next(recorded_search: RecordedSearch) -> None:
     """Above all cached bytecode, which is matched to its source by size and second only."""
-    words = list_commits(bisect, history, history.commits[0], "HEAD")
-    script = bisect.root / "check.py"
-    script.write_text(
-        "import pathlib, sys\n"
-        "here = pathlib.Path.cwd()\n"
-        "if list(here.rglob('__pycache__')) or (here / 'left').exists(): sys.exit(125)\n"
-        "(here / 'left').touch()\n"
-        f"{CHECK}"
-    )
-    found = bisect.search(*words, kind="commits")
-    assert history.commits[2].startswith(found["step"]["after"])
-    assert {trial["answer"] for trial in found["trials"]} == {"passes", "fails"}
+    trials = recorded_search.found["trials"]
+    assert {trial["answer"] for trial in trials} == {"passes", "fails"}
 
 
 def test_an_accident_of_our_own_is_no_answer(bisect: Bisect, history: Repository) -> None:
@@ -323,7 +313,9 @@ def test_an_accident_of_our_own_is_no_answer(bisect: Bisect, history: Repository
     assert "found" not in done.stdout
 
 
-def test_a_commit_that_cannot_be_read_is_no_answer(bisect: Bisect, history: Repository) -> None:
+def test_a_known_fix_is_held_and_a_commit_that_cannot_be_read_is_no_answer(
+    bisect: Bisect, history: Repository
+) -> None:
     text = history.forms.read_bytes()
     history.forms.write_bytes(text + b"# \xff\n")
     history.git("commit", "--quiet", "--all", "--message", "not UTF-8")
@@ -332,6 +324,9 @@ def test_a_commit_that_cannot_be_read_is_no_answer(bisect: Bisect, history: Repo
     words = list_commits(bisect, history, history.commits[0], last, "--hold-fixed", "toy-static")
     found = bisect.search(*words, kind="commits")
     assert history.commits[6].startswith(found["step"]["after"]), found["summary"]
+    assert "toy-class-body: fixed → buggy" in found["step"]["changed"]
+    held = {tuple(trial["toggles"]) for trial in found["trials"]}
+    assert held == {(), ("toy-static",)}  # only if it is not applied already
 
 
 def test_commits_replay_and_a_changed_log_is_refused(recorded_search: RecordedSearch) -> None:
