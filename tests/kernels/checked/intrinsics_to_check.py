@@ -8,43 +8,35 @@ from triton.language.extra import libdevice
 
 
 @triton.jit
-def round_result(x, y, out, OP: tl.constexpr, N: tl.constexpr):
+def round_results(x, y, out, N: tl.constexpr):
+    """Store a row for each function that rounds to the nearest."""
     at = tl.arange(0, N)
     a, b = tl.load(x + at), tl.load(y + at)
-    if OP == "add":
-        r = libdevice.add_rn(a, b)
-    elif OP == "mul":
-        r = libdevice.mul_rn(a, b)
-    elif OP == "div":
-        r = libdevice.div_rn(a, b)
-    elif OP == "fma":
-        r = libdevice.fma_rn(a, b, a)
-    elif OP == "sqrt":
-        r = libdevice.sqrt_rn(a)
-    else:
-        r = libdevice.rcp_rn(a)
-    tl.store(out + at, r)
+    tl.store(out + at, libdevice.add_rn(a, b))
+    tl.store(out + N + at, libdevice.mul_rn(a, b))
+    tl.store(out + 2 * N + at, libdevice.div_rn(a, b))
+    tl.store(out + 3 * N + at, libdevice.sqrt_rn(a))
+    tl.store(out + 4 * N + at, libdevice.rcp_rn(a))
+    tl.store(out + 5 * N + at, libdevice.fma_rn(a, b, a))
 
 
 @triton.jit
-def count_bits(x, out, OP: tl.constexpr, N: tl.constexpr):
+def count_bits(x, out, N: tl.constexpr):
     at = tl.arange(0, N)
     a = tl.load(x + at)
-    if OP == "popc":
-        r = libdevice.popc(a)
-    elif OP == "clz":
-        r = libdevice.clz(a)
-    elif OP == "ffs":
-        r = libdevice.ffs(a)
-    elif OP == "brev":
-        r = libdevice.brev(a)
-    elif OP == "isnan":
-        r = libdevice.isnan(a).to(tl.int32)
-    elif OP == "isinf":
-        r = libdevice.isinf(a).to(tl.int32)
-    else:
-        r = libdevice.signbit(a).to(tl.int32)
-    tl.store(out + at, r)
+    tl.store(out + at, libdevice.popc(a))
+    tl.store(out + N + at, libdevice.clz(a))
+    tl.store(out + 2 * N + at, libdevice.ffs(a))
+    tl.store(out + 3 * N + at, libdevice.brev(a))
+
+
+@triton.jit
+def classify_floats(x, out, N: tl.constexpr):
+    at = tl.arange(0, N)
+    a = tl.load(x + at)
+    tl.store(out + at, libdevice.isnan(a).to(tl.int32))
+    tl.store(out + N + at, libdevice.isinf(a).to(tl.int32))
+    tl.store(out + 2 * N + at, libdevice.signbit(a).to(tl.int32))
 
 
 @triton.jit

@@ -7,36 +7,16 @@ import triton.language as tl
 
 
 @triton.jit
-def integers(x, y, out, OP: tl.constexpr, N: tl.constexpr):
+def integers(x, y, divisor, shift, out, N: tl.constexpr):
+    """Store a row of results for each operation."""
     at = tl.arange(0, N)
     a, b = tl.load(x + at), tl.load(y + at)
-    if OP == "add":
-        r = a + b
-    elif OP == "sub":
-        r = a - b
-    elif OP == "mul":
-        r = a * b
-    elif OP == "and":
-        r = a & b
-    elif OP == "or":
-        r = a | b
-    elif OP == "xor":
-        r = a ^ b
-    elif OP == "min":
-        r = tl.minimum(a, b)
-    elif OP == "max":
-        r = tl.maximum(a, b)
-    elif OP == "div":
-        r = a // b
-    elif OP == "rem":
-        r = a % b
-    elif OP == "less":
-        r = (a < b).to(a.dtype)
-    elif OP == "shl":
-        r = a << b
-    else:
-        r = a >> b
-    tl.store(out + at, r)
+    c, d = tl.load(divisor + at), tl.load(shift + at)
+    results = (a + b, a - b, a * b)
+    results += (a & b, a | b, a ^ b, tl.minimum(a, b), tl.maximum(a, b))
+    results += (a // c, a % c, (a < b).to(a.dtype), a << d, a >> d)
+    for number in tl.static_range(len(results)):
+        tl.store(out + number * N + at, results[number])
 
 
 @triton.jit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,11 @@ from hypothesis import strategies as st
 from intrinsics_to_check import (
     add_atomically,
     bin_values,
+    classify_floats,
     combine_pairs,
     count_bits,
     halve_bits,
-    round_result,
+    round_results,
 )
 
 from harness import checking
@@ -45,32 +45,16 @@ def equal_bits(found: torch.Tensor, wanted: Array) -> bool:
     )
 
 
-RULES: dict[str, Callable[[Array, Array], Array]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "sqrt": lambda a, _: np.sqrt(a),
-    "rcp": lambda a, _: np.reciprocal(a),
-    # Two float32 have an exact product in float64.
-    "fma": lambda a, b: (a.astype(np.float64) * b + a).astype(a.dtype),
-}
-
-
-@np.errstate(all="ignore")
-def compute_expected(name: str, a: torch.Tensor, b: torch.Tensor) -> Array:
-    return RULES[name](a.numpy(), b.numpy())
-
-
-@pytest.mark.parametrize("kind", FLOATS)
-@pytest.mark.parametrize("name", ["add", "mul", "div", "sqrt", "rcp"])
-@settings(max_examples=4, deadline=None)
-@given(seed=seeds)
-def test_functions_of_libdevice_that_round_to_the_nearest(name: str, kind: str, seed: int) -> None:
+@few
+@given(st.sampled_from(sorted(FLOATS)), seeds)
+def test_functions_of_libdevice_that_round_to_the_nearest(kind: str, seed: int) -> None:
     x, y = make_random(seed, FLOATS[kind]), make_random(seed + 1, FLOATS[kind])
-    out = torch.empty_like(x)
-    launch_checked(round_result, (1,), x, y, out, OP=name, N=N)
-    assert equal_bits(out, compute_expected(name, x, y))
+    out = torch.empty((6, N), dtype=FLOATS[kind])
+    launch_checked(round_results, (1,), x, y, out, N=N)
+    a, b = x.numpy(), y.numpy()
+    with np.errstate(all="ignore"):
+        expected = np.stack([a + b, a * b, a / b, np.sqrt(a), np.reciprocal(a)])
+    assert equal_bits(out[:5], expected)
 
 
 @few
@@ -78,51 +62,46 @@ def test_functions_of_libdevice_that_round_to_the_nearest(name: str, kind: str, 
 def test_a_fused_product_is_rounded_once(seed: int) -> None:
     random = np.random.default_rng(seed)
     x, y = (torch.from_numpy(random.normal(size=N)).to(torch.float32) for _ in range(2))
-    out = torch.empty_like(x)
-    launch_checked(round_result, (1,), x, y, out, OP="fma", N=N)
-    assert equal_bits(out, compute_expected("fma", x, y))
+    out = torch.empty((6, N))
+    launch_checked(round_results, (1,), x, y, out, N=N)
+    # Two float32 have an exact product in float64.
+    assert equal_bits(out[5], (x.double() * y.double() + x.double()).float().numpy())
 
 
-def reversed_bits(value: int, bits: int) -> int:
-    return int(f"{value % (1 << bits):0{bits}b}"[::-1], 2)
+def count_expected(value: int, bits: int) -> list[int]:
+    """Return the bits that are set, those in front of the first, its place, and the reverse."""
+    number = value % (1 << bits)
+    first = (value & -value).bit_length()
+    reverse = int(f"{number:0{bits}b}"[::-1], 2)
+    return [number.bit_count(), bits - number.bit_length(), first, reverse]
 
 
-BITS: dict[str, Any] = {
-    "popc": lambda value, bits: (value % (1 << bits)).bit_count(),
-    "clz": lambda value, bits: bits - (value % (1 << bits)).bit_length(),
-    "ffs": lambda value, bits: (value & -value).bit_length(),
-    "brev": reversed_bits,
-}
-
-
-@pytest.mark.parametrize("bits", [32, 64])
-@pytest.mark.parametrize("name", BITS)
-@settings(max_examples=4, deadline=None)
-@given(seed=seeds)
-def test_bits_are_counted(name: str, bits: int, seed: int) -> None:
+@few
+@given(st.sampled_from((32, 64)), seeds)
+def test_bits_are_counted(bits: int, seed: int) -> None:
     dtype = torch.int32 if bits == 32 else torch.int64
     ends = torch.iinfo(dtype)
     random = np.random.default_rng(seed).integers(ends.min, ends.max, size=N, endpoint=True)
     random[:3] = 0, -1, ends.min
-    x = torch.from_numpy(random).to(dtype)
-    out = torch.empty(N, dtype=dtype)
-    launch_checked(count_bits, (1,), x, out, OP=name, N=N)
-    assert [value % (1 << bits) for value in out.tolist()] == [
-        BITS[name](value, bits) for value in x.tolist()
-    ]
+    x, out = torch.from_numpy(random).to(dtype), torch.empty((4, N), dtype=dtype)
+    launch_checked(count_bits, (1,), x, out, N=N)
+    for value, counts in zip(x.tolist(), out.T.tolist(), strict=True):
+        assert [count % (1 << bits) for count in counts] == count_expected(value, bits)
 
 
-@pytest.mark.parametrize("kind", FLOATS)
-@pytest.mark.parametrize("name", ["isnan", "isinf", "signbit"])
-@settings(max_examples=4, deadline=None)
-@given(seed=seeds)
-def test_nan_infinity_and_sign_are_recognized(name: str, kind: str, seed: int) -> None:
-    x, out = make_random(seed, FLOATS[kind]), torch.empty(N, dtype=torch.int32)
-    launch_checked(count_bits, (1,), x, out, OP=name, N=N)
-    assert (out != 0).tolist() == getattr(np, name)(x.numpy()).tolist()
+@few
+@given(st.sampled_from(sorted(FLOATS)), seeds)
+def test_nan_infinity_and_sign_are_recognized(kind: str, seed: int) -> None:
+    x, out = make_random(seed, FLOATS[kind]), torch.empty((3, N), dtype=torch.int32)
+    launch_checked(classify_floats, (1,), x, out, N=N)
+    a = x.numpy()
+    assert np.array_equal(out.numpy() != 0, np.stack([np.isnan(a), np.isinf(a), np.signbit(a)]))
 
 
-@pytest.mark.parametrize("name", ["add", "sub", "mul", "div"])
+OPERATORS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
 @settings(max_examples=6, deadline=None)
 @given(turned=st.booleans(), seed=seeds)
 def test_instructions_that_round_to_the_nearest(name: str, turned: bool, seed: int) -> None:
@@ -130,7 +109,9 @@ def test_instructions_that_round_to_the_nearest(name: str, turned: bool, seed: i
     out = torch.empty_like(x)
     places = "$2, $1" if turned else "$1, $2"
     launch_checked(combine_pairs, (1,), x, y, out, ASM=f"{name}.rn.f32 $0, {places};", N=N)
-    assert equal_bits(out, compute_expected(name, *((y, x) if turned else (x, y))))
+    left, right = (y, x) if turned else (x, y)
+    with np.errstate(all="ignore"):
+        assert equal_bits(out, OPERATORS[name](left.numpy(), right.numpy()))
 
 
 @few
