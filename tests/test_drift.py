@@ -15,7 +15,6 @@ import zipfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import forked
@@ -34,6 +33,7 @@ from harness.fixes.matching.toggle_status import ToggleState as State
 from harness.fixes.patch_plan import FLIP_DIRECTIONS, ToggleChoice, make_plan
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import Toggle
+from harness.patching.live_functions import make_behaviour_key
 from harness.releases import managed_releases
 from harness.releases.source_trees import SourceTree, open_tree
 
@@ -103,16 +103,9 @@ class PatchedTree:
 def parse_meaning(text: str) -> object:
     """Return what layout and comments do not change: the bytecode, or the tokens of C++."""
     try:
-        return dump_code(compile(text, "", "exec", dont_inherit=True))
+        return make_behaviour_key(compile(text, "", "exec", dont_inherit=True))
     except SyntaxError:  # C++
         return [token.text for token in tokenize_text(text)]
-
-
-def dump_code(code: CodeType) -> tuple[object, ...]:
-    constants = [dump_code(one) if isinstance(one, CodeType) else one for one in code.co_consts]
-    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
-    names = code.co_name, code.co_names, code.co_varnames, code.co_freevars
-    return (*counts, *names, code.co_code, repr(constants))
 
 
 def test_the_eleven_releases_are_read_as_their_versions() -> None:

@@ -6,13 +6,19 @@ axes: [2]        # matrix.yaml:2: the key 'axes' stands twice
 
 from __future__ import annotations
 
+import copy
+import re
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
+import msgspec
 import yaml
 from yaml.reader import ReaderError
 
 from harness.core.errors import UnfixError
+
+PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|(\[\.\.\.\])")
+Schema = TypeVar("Schema")
 
 
 class YamlFileError(UnfixError):
@@ -30,6 +36,7 @@ class LocatedYaml:
 
     loader_class: ClassVar[Any] = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     format_name: ClassVar[str] = "YAML"
+    is_strict: ClassVar[bool] = True  # whether a word that reads as a number is none
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
@@ -67,6 +74,62 @@ class LocatedYaml:
 
     def make_error_at(self, problem: str, *steps: str | int) -> YamlFileError:
         return self.make_error(self.find_line(*steps), problem)
+
+    def convert_to(self, schema: type[Schema]) -> Schema:
+        """Convert the values to a strict schema; raise for the first value that does not fit."""
+        if not isinstance(self.values, dict):
+            raise self.make_error(1, "it is empty, or no mapping of keys to values")
+        try:
+            return msgspec.convert(self.values, schema, strict=self.is_strict)
+        except msgspec.ValidationError as error:
+            problem, steps = self._locate_error(str(error), schema)
+            unknown = re.search(r"unknown field `([^`]*)`", problem)
+            at = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
+            problem = problem.replace("Object contains unknown field", "unknown key").replace(
+                "Object missing required field", "missing key"
+            )
+            problem = self.explain_problem(at, problem)
+            text = f"{at}: {problem}" if at else problem
+            raise self.make_error_at(text, *steps, *([unknown[1]] if unknown else [])) from error
+
+    def _locate_error(self, message: str, schema: type[Schema]) -> tuple[str, list[str | int]]:
+        """Split a msgspec message into the problem and the steps to its value.
+
+        msgspec writes `$.axes[...].x` for a key of a mapping; the key is searched for.
+        """
+        problem, _, path = re.sub(r" - at `key` in `\$", " - at `$", message).partition(" - at `$")
+        steps: list[str | int] = []
+        for name, index, _ in PATH_STEP.findall(path.removesuffix("`")):
+            if name or index:
+                steps.append(name or int(index))
+                continue
+            key = self._find_key_with_error(message, steps, schema)
+            if key is None:
+                break
+            steps.append(key)
+        return problem, steps
+
+    def _find_key_with_error(
+        self, message: str, steps: list[str | int], schema: type[Schema]
+    ) -> str | None:
+        """Find the key that alone in its mapping causes the same message."""
+        content: Any = copy.deepcopy(self.values)
+        mapping = content
+        for step in steps:
+            mapping = mapping[step]
+        for key, value in dict(mapping).items():
+            mapping.clear()
+            mapping[key] = value
+            try:
+                msgspec.convert(content, schema, strict=self.is_strict)
+            except msgspec.ValidationError as error:
+                if str(error) == message:
+                    return str(key)
+        return None
+
+    def explain_problem(self, path: str, problem: str) -> str:
+        """Explain what is wrong with the value at a path; a subclass knows its schema."""
+        return problem
 
     def is_valid_key(self, key: Any) -> bool:
         return isinstance(key, yaml.ScalarNode)

@@ -27,7 +27,7 @@ from harness.fixes.patterns import (
     find_metavariables,
     get_indent,
     remove_indent,
-    substitute_metavariables,
+    render_form,
     to_parsable_code,
 )
 
@@ -107,14 +107,7 @@ class CppPattern:
 
     def render(self, match: PatternMatch, text: str) -> str:
         """Render the pattern's code with the bindings of a match, indented like the match."""
-        indent = get_indent(text, match.start)
-        lines = textwrap.dedent(self.text).strip("\n").split("\n")
-        written = []
-        for number, line in enumerate(lines):
-            inner = line[: len(line) - len(line.lstrip())]
-            filled = substitute_metavariables(line, match.bindings, indent + inner)
-            written.append(filled if number == 0 or not line.strip() else indent + filled)
-        return "\n".join(written).rstrip()
+        return render_form(textwrap.dedent(self.text), match, text).rstrip()
 
     @staticmethod
     def is_same_code(one: str, other: str) -> bool:

@@ -112,14 +112,8 @@ class CodePattern:
 
     def render(self, match: PatternMatch, text: str) -> str:
         """Render the pattern's code with the bindings of a match, indented like the match."""
-        indent = get_indent(text, match.start)
-        written: list[str] = []
-        form = BODY_AFTER_COLON.sub(r"\1\2\n\1    \3", textwrap.dedent(self.text).strip("\n"))
-        for number, line in enumerate(form.split("\n")):
-            inner = line[: len(line) - len(line.lstrip())]
-            filled = substitute_metavariables(line, match.bindings, indent + inner)
-            written.append(filled if number == 0 or not line.strip() else indent + filled)
-        return "\n".join(written).replace(LITERAL_BREAK, "\n")
+        form = BODY_AFTER_COLON.sub(r"\1\2\n\1    \3", textwrap.dedent(self.text))
+        return render_form(form, match, text).replace(LITERAL_BREAK, "\n")
 
     @staticmethod
     def is_same_code(one: str, other: str) -> bool:
@@ -207,6 +201,17 @@ def iterate_tokens(node: SgNode) -> Iterator[str]:
 
 def join_tokens(tokens: Iterable[str]) -> str:
     return REDUNDANT_COMMA.sub("", "".join(tokens))
+
+
+def render_form(form: str, match: PatternMatch, text: str) -> str:
+    """Write a form with the bindings of a match, indented like the match in its text."""
+    indent = get_indent(text, match.start)
+    written = []
+    for number, line in enumerate(form.strip("\n").split("\n")):
+        inner = line[: len(line) - len(line.lstrip())]
+        filled = substitute_metavariables(line, match.bindings, indent + inner)
+        written.append(filled if number == 0 or not line.strip() else indent + filled)
+    return "\n".join(written)
 
 
 def substitute_metavariables(line: str, bindings: dict[str, str], indent: str) -> str:

@@ -149,14 +149,7 @@ def _patch_cuda_sources(modules: list[PatchedModuleText], root: Path) -> None:
     for module in modules:
         if compute_digest((root / module.module).read_text()) != module.digest:
             exit_process(f"{module.module} changed while toggles were being applied: start again")
-        sites = []
-        for site in module.sites:
-            slot = recorder.assign_slot(site["toggle"], site["direction"], site["target"])
-            recorder.record_count_kinds({slot: "launches"})
-            sites.append((slot, site["line"], site["end_line"]))
-        patched = cuda_sources.make_patched_source(
-            module.module, module.digest, module.text, sites, recorder.count_run
-        )
+        patched = cuda_sources.attest_patched_source(module, recorder)
         cuda_sources.PATCHES.set(module.module, patched)
         recorder.record_module(module.module)
 

@@ -56,6 +56,16 @@ def make_patched_source(
     return PatchedCudaSource(path, digest, text, placed, count_run)
 
 
+def attest_patched_source(module: Any, recorder: Any) -> PatchedCudaSource:
+    """Make a source of a plan's patched module, whose edits the recorder counts by launches."""
+    sites = []
+    for site in module.sites:
+        slot = recorder.assign_slot(site.toggle, site.direction, site.target)
+        recorder.record_count_kinds({slot: "launches"})
+        sites.append((slot, site.line, site.end_line))
+    return make_patched_source(module.module, module.digest, module.text, sites, recorder.count_run)
+
+
 class CudaSourcePatches:
     """The patched sources of this process; `generation` changes with them."""
 

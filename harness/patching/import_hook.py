@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import decode_source
-from types import CodeType, ModuleType
+from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any
 
 from harness.core.code_digest import compute_digest
@@ -30,11 +30,12 @@ class PatchedModuleText:
     module: str
     digest: str
     text: str
-    sites: list[dict[str, Any]]
+    sites: list[SimpleNamespace]
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> PatchedModuleText:
-        return cls(data["module"], data["digest"], data["text"], data["sites"])
+        sites = [SimpleNamespace(**site) for site in data["sites"]]
+        return cls(data["module"], data["digest"], data["text"], sites)
 
 
 class PatchedLoader(SourceFileLoader):
@@ -66,11 +67,11 @@ class PatchedLoader(SourceFileLoader):
             self._exit_process(
                 f"{self.path} changed while toggles were being applied to it; start again"
             )
-        slots = [
-            (self._recorder.assign_slot(s["toggle"], s["direction"], s["target"]), s)
-            for s in self.patched_text.sites
+        assign_slot = self._recorder.assign_slot
+        sites = [
+            (assign_slot(site.toggle, site.direction, site.target), site.line, site.column)
+            for site in self.patched_text.sites
         ]
-        sites = [(slot, s["line"], s["column"]) for slot, s in slots]
         compiled = compile_instrumented(
             ast.parse(self.patched_text.text), self.path, sites, self._recorder.count_run
         )

@@ -41,7 +41,7 @@ from harness.fixes.patch_plan import (
 from harness.patching import bootstrap, cuda_modules, jit_kernels, live_functions
 from harness.patching.attestation import AttestationRecorder
 from harness.patching.constant_importers import find_importers
-from harness.patching.cuda_sources import PATCHES, CudaSourcePatch, make_patched_source
+from harness.patching.cuda_sources import PATCHES, CudaSourcePatch, attest_patched_source
 from harness.patching.import_hook import SGLANG_PACKAGE, PatchedLoader
 from harness.patching.live_patches import LivePatch
 from harness.patching.module_variants import ModuleVariant, ModuleVariantBuilder
@@ -219,14 +219,7 @@ class ToggleEngine:
         self, name: str, patched: PatchedModule, choices: frozenset[SourceChange]
     ) -> ModuleVariant:
         cuda_modules.refuse_loaded_modules(name)
-        sites = []
-        for site in patched.sites:
-            slot = self.recorder.assign_slot(site.toggle, site.direction, site.target)
-            self.recorder.record_count_kinds({slot: "launches"})
-            sites.append((slot, site.line, site.end_line))
-        source = make_patched_source(
-            name, patched.digest, patched.text, sites, self.recorder.count_run
-        )
+        source = attest_patched_source(patched, self.recorder)
         variant = ModuleVariant(ModuleType(name), [CudaSourcePatch(name, source)])
         self._variants[(name, choices)] = variant
         return variant

@@ -171,4 +171,6 @@ def make_behaviour_key(code: CodeType) -> tuple[Any, ...]:
     constants = [
         make_behaviour_key(c) if isinstance(c, CodeType) else (type(c), c) for c in code.co_consts
     ]
-    return (code.co_code, code.co_names, code.co_varnames, code.co_freevars, tuple(constants))
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
+    names = code.co_names, code.co_varnames, code.co_freevars
+    return (*counts, *names, code.co_code, tuple(constants))

@@ -11,7 +11,6 @@ all releases share, and of the packages in `locks/left-out.txt`, which no enviro
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from harness.core.errors import NotReadyError
-from harness.releases import managed_releases, pins
+from harness.releases import managed_releases, pack_installer, pins
 from harness.releases.managed_releases import LOCKS_FOLDER, Release
 
 RunPip = Callable[[list[str]], None]
@@ -74,7 +73,9 @@ def solve_lock(release: Release, wheel: Path, run_pip: RunPip) -> SolvedLock:
     base = pins.read_lock(release.base.lock_file)
     packages = pins.read_lock(nearest.lock_file)
     packages.pop("sglang")
-    solved = SolvedLock(release.name, version, nearest.name, packages, _digest_file(wheel))
+    solved = SolvedLock(
+        release.name, version, nearest.name, packages, pack_installer.compute_digest(wheel)
+    )
     solved.shared = [
         f"{name} {base[name]} for {one.specifier}"
         for one in required
@@ -97,11 +98,6 @@ def find_nearest_lock(required: Sequence[Requirement], version: str | None) -> R
         return changed, between, -others.micro
 
     return min(managed_releases.list_releases(), key=measure)
-
-
-def _digest_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_left_out() -> set[str]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
@@ -16,27 +13,35 @@ from harness.fixes.forms import matches_code, normalize_form, parse_form
 from harness.fixes.patterns import ANONYMOUS_METAVARIABLE, PatternError, find_metavariables
 from harness.fixes.registry.schema import DeviceKind, Symptom, Toggle, ToggleEdit, ToggleVariant
 
-PATH_STEP = re.compile(r"\.(\w+)|\[(\d+)\]|\[\.\.\.\]")
+
+class ToggleFile(SafeYamlFile):
+    """A toggle file; its errors say what a value should be."""
+
+    def explain_problem(self, path: str, problem: str) -> str:
+        last = re.sub(r"\[\d+\]$", "", path).rpartition(".")[2]
+        if "enum value" in problem:
+            words = {"symptom": Symptom, "devices": DeviceKind}[last]
+            return f"{problem}; it is one of {', '.join(word.value for word in words)}"
+        if "Expected `array`" in problem:
+            return f"{problem}: each item begins with '- '"
+        if "matching regex" not in problem:
+            return problem
+        return {
+            "id": "an id is a PR number or a slug of small letters, digits and '-'",
+            "target": "a target is 'module', 'module:qualified.name', or a C++ source's path in "
+            "both places, such as 'sglang/kernels/jit/csrc/elementwise/rope.cuh:kernel'",
+            "family": "a family is a folder name in snake_case",
+        }.get(last, "empty" if "\\S" in problem else problem)
 
 
 def read_toggle(path: Path) -> Toggle:
     """Read one toggle file, with every check that needs no release."""
-    document = SafeYamlFile(path)
+    document = ToggleFile(path)
     if not isinstance(document.values, dict):
         raise document.make_error(1, "a toggle file is a mapping with an id")
-    try:
-        toggle = msgspec.convert(_convert_id_to_text(document.values), Toggle, strict=True)
-    except msgspec.ValidationError as error:
-        problem, _, where = str(error).partition(" - at `$")
-        steps = list(_parse_error_path(where.rstrip("`")))
-        unknown = re.search(r"unknown field `([^`]*)`", problem)
-        line = document.find_line(*steps, *([unknown[1]] if unknown else []))
-        at = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
-        problem = problem.replace("Object contains unknown field", "unknown key").replace(
-            "Object missing required field", "missing key"
-        )
-        problem = _explain_problem(at, problem)
-        raise document.make_error(line, f"{at}: {problem}" if at else problem) from error
+    if type(document.values.get("id")) is int:  # a PR number: `id: 27460`
+        document.values["id"] = str(document.values["id"])
+    toggle = document.convert_to(Toggle)
     if toggle.id != path.stem:
         problem = f"the id '{toggle.id}' is not the file's name '{path.stem}'"
         raise document.make_error_at(problem, "id")
@@ -50,35 +55,6 @@ def find_variant_lines(path: Path) -> list[int]:
     """Find the lines, from 1, on which the variants of a toggle file begin."""
     document = SafeYamlFile(path)
     return [document.find_line("variants", n) for n, _ in enumerate(document.values["variants"])]
-
-
-def _convert_id_to_text(values: dict[str, Any]) -> dict[str, Any]:
-    """Accept a PR number as a number: `id: 27460`."""
-    number = values.get("id")
-    return {**values, "id": str(number)} if type(number) is int else values
-
-
-def _parse_error_path(error_path: str) -> Iterator[str | int]:
-    for key, index in PATH_STEP.findall(error_path):
-        if key or index:
-            yield key or int(index)
-
-
-def _explain_problem(path: str, problem: str) -> str:
-    last = re.sub(r"\[\d+\]$", "", path).rpartition(".")[2]
-    if "enum value" in problem:
-        words = {"symptom": Symptom, "devices": DeviceKind}[last]
-        return f"{problem}; it is one of {', '.join(word.value for word in words)}"
-    if "Expected `array`" in problem:
-        return f"{problem}: each item begins with '- '"
-    if "matching regex" not in problem:
-        return problem
-    return {
-        "id": "an id is a PR number or a slug of small letters, digits and '-'",
-        "target": "a target is 'module', 'module:qualified.name', or a C++ source's path in both "
-        "places, such as 'sglang/kernels/jit/csrc/elementwise/rope.cuh:kernel'",
-        "family": "a family is a folder name in snake_case",
-    }.get(last, "empty" if "\\S" in problem else problem)
 
 
 def _check_variant(document: SafeYamlFile, number: int, variant: ToggleVariant) -> None:
