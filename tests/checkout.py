@@ -90,13 +90,13 @@ class Checkout:
 
     def variables(self, **more: str) -> dict[str, str]:
         ours = ("UNFIX_", "PYTHON", "VIRTUAL_ENV", "SGLANG_")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        kept["PATH"] = f"{Path(BASE_PYTHON).parent}{os.pathsep}{kept['PATH']}"
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        variables["PATH"] = f"{Path(BASE_PYTHON).parent}{os.pathsep}{variables['PATH']}"
         if self.fakes is not None:
-            kept["PYTHONPATH"] = str(self.fakes)
-            kept["FAKE_PIP_PACKAGES"] = str(Path(pytest.__file__).parent.parent)
+            variables["PYTHONPATH"] = str(self.fakes)
+            variables["FAKE_PIP_PACKAGES"] = str(Path(pytest.__file__).parent.parent)
         # Bytecode is half of pip's work, and Python compiles what it needs.
-        return {**kept, "PIP_NO_COMPILE": "1", **more}
+        return {**variables, "PIP_NO_COMPILE": "1", **more}
 
     def start(self, *words: str, **more: str) -> subprocess.Popen[str]:
         """Start `./unfix` in a process group of its own."""

@@ -96,9 +96,9 @@ def set_up_releases(folder: Path, monkeypatch: Patch) -> FakePip:
 
 
 def install_fake_release() -> Release:
-    made = managed_releases.get_release(VERSION)
-    installer.install_release(made, lambda _: None)
-    return made
+    release = managed_releases.get_release(VERSION)
+    installer.install_release(release, lambda _: None)
+    return release
 
 
 def state_of(release: Release, capsys: Output) -> str:

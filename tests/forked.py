@@ -179,8 +179,10 @@ class ForkedProcess(subprocess.Popen[Any]):
     def __init__(self, args: Any, **more: Any) -> None:
         environment = more.get("env") or os.environ
         if _is_ours(args) and not _begins_with_toggles(environment):
-            kept = {0, 1, 2, *more.get("pass_fds", ())}
-            more["preexec_fn"] = functools.partial(_begin_anew, args[1:], dict(environment), kept)
+            kept_descriptors = {0, 1, 2, *more.get("pass_fds", ())}
+            more["preexec_fn"] = functools.partial(
+                _begin_anew, args[1:], dict(environment), kept_descriptors
+            )
         super().__init__(args, **more)
 
 
@@ -192,16 +194,18 @@ def _is_ours(command: Any) -> bool:
 
 
 def _begins_with_toggles(environment: Mapping[str, str]) -> bool:
-    asked = any(environment.get(name) for name in ASKING)
-    return asked or str(STARTUP_FOLDER) in environment.get("PYTHONPATH", "")
+    has_toggles = any(environment.get(name) for name in ASKING)
+    return has_toggles or str(STARTUP_FOLDER) in environment.get("PYTHONPATH", "")
 
 
-def _begin_anew(words: list[str], environment: dict[str, str], kept: set[int]) -> NoReturn:
+def _begin_anew(
+    words: list[str], environment: dict[str, str], kept_descriptors: set[int]
+) -> NoReturn:
     """Drop the inherited state that a new process would not have."""
     code: Any = 1
     try:
         # The starter waits until the last of these is closed.
-        for number in {int(name) for name in os.listdir("/proc/self/fd")} - kept:
+        for number in {int(name) for name in os.listdir("/proc/self/fd")} - kept_descriptors:
             with contextlib.suppress(OSError):
                 os.close(number)
         signal.set_wakeup_fd(-1)

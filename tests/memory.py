@@ -70,15 +70,15 @@ def make_edit_toggle(fixed: str, buggy: str, target: str = "m:f", name: str = "s
     return make_toggle(make_variant(((fixed, buggy),), target), name=name)
 
 
-def patch_module(asked: Toggle, direction: Direction, text: str) -> str:
+def patch_module(toggle: Toggle, direction: Direction, text: str) -> str:
     """Return the text of module `m` after one toggle."""
-    plan = make_plan([ToggleChoice(asked, direction)], Memory({"m": text}), "0.5.9")
+    plan = make_plan([ToggleChoice(toggle, direction)], Memory({"m": text}), "0.5.9")
     return plan.modules[0].text
 
 
-def revert_toggle(asked: Toggle, text: str) -> str:
-    return patch_module(asked, Direction.REVERT, text)
+def revert_toggle(toggle: Toggle, text: str) -> str:
+    return patch_module(toggle, Direction.REVERT, text)
 
 
-def enable_toggle(asked: Toggle, text: str) -> str:
-    return patch_module(asked, Direction.ENABLE, text)
+def enable_toggle(toggle: Toggle, text: str) -> str:
+    return patch_module(toggle, Direction.ENABLE, text)

@@ -42,13 +42,13 @@ PROJECT = "[project]\nname = 'sglang'\ndynamic = ['version']\ndependencies = {}\
 @pytest.fixture
 def checkout(tmp_path: Path, pip: FakePip) -> SglangCheckout:
     """A checkout with one commit after the tag v0.5.23, and the pins of 0.5.23."""
-    made = SglangCheckout(tmp_path / "sglang")
-    (made.folder / "python").mkdir()
-    (made.folder / "python" / "pyproject.toml").write_text(PROJECT.format(PINS_OF_NEWEST))
-    made.commit({"srt/__init__.py": "", "__init__.py": "", "srt/a.py": "VALUE = 1\n"})
-    made.git("tag", "v0.5.23")
-    made.commit({"srt/a.py": "VALUE = 2\n"})
-    return made
+    repository = SglangCheckout(tmp_path / "sglang")
+    (repository.folder / "python").mkdir()
+    (repository.folder / "python" / "pyproject.toml").write_text(PROJECT.format(PINS_OF_NEWEST))
+    repository.commit({"srt/__init__.py": "", "__init__.py": "", "srt/a.py": "VALUE = 1\n"})
+    repository.git("tag", "v0.5.23")
+    repository.commit({"srt/a.py": "VALUE = 2\n"})
+    return repository
 
 
 def add_release(word: str | Path, capsys: Output) -> tuple[Release, str]:

@@ -51,12 +51,12 @@ def test_what_is_kept_is_there_the_next_time_and_gone_with_the_code() -> None:
     assert len(cache_files()) == 1
 
 
-@pytest.mark.parametrize("said", [b"", b"\xff\x00", b"\x81\xa3key\xa4text"])
-def test_a_file_that_says_nothing_of_use_costs_time_alone(said: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"\xff\x00", b"\x81\xa3key\xa4text"])
+def test_a_file_that_says_nothing_of_use_costs_time_alone(content: bytes) -> None:
     one: DiskCache[int] = DiskCache("n", int, "")
     one.put("key", 3)
     one.save()
-    cache_files()[0].write_bytes(said)
+    cache_files()[0].write_bytes(content)
     cache._LOADED_VALUES.clear()
     assert DiskCache("n", int, "").get("key") is None
 
@@ -115,10 +115,10 @@ class Texts:
 
 def test_the_state_in_a_changed_source_is_found_again(folder: Path, monkeypatch: Patch) -> None:
     toggles = list(toggle_catalogue.load_catalogue())
-    asked = []
+    requests = []
 
     def find(toggle: Toggle, texts: Texts) -> ToggleStatus:
-        asked.append(texts)
+        requests.append(texts)
         return toggle_status.find_toggle_status(toggle, texts)
 
     def state(expression: str) -> State:
@@ -127,5 +127,5 @@ def test_the_state_in_a_changed_source_is_found_again(folder: Path, monkeypatch:
         return found.state
 
     assert (state("a + 1"), state("a - 1")) == (State.FIXED, State.BUGGY)
-    assert (state("a + 1"), state("a - 1"), len(asked)) == (State.FIXED, State.BUGGY, 2)
-    assert (state("a"), state("a"), len(asked)) == (State.STALE, State.STALE, 4)
+    assert (state("a + 1"), state("a - 1"), len(requests)) == (State.FIXED, State.BUGGY, 2)
+    assert (state("a"), state("a"), len(requests)) == (State.STALE, State.STALE, 4)

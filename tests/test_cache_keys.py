@@ -270,18 +270,18 @@ def cached_plan(home: Path, monkeypatch: Patch) -> tuple[dict[str, Any], list[in
 def test_a_plan_stands_on_sources_and_on_the_planners_packages(
     changed: str, cached_plan: tuple[dict[str, Any], list[int]], home: Path
 ) -> None:
-    request, asked = cached_plan
+    request, planner_calls = cached_plan
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
-        asked.append(1)
+        planner_calls.append(1)
         return planner.answer_request(request)
 
     bootstrap.fetch_plan(request, answer)
     bootstrap.fetch_plan(request, answer)
-    assert len(asked) == 1
+    assert len(planner_calls) == 1
     if changed:
         file = home / changed
         text = file.read_text()
         file.write_text(text.replace("1", "1 ") if changed.endswith(".so") else f"{text}#\n")
     bootstrap.fetch_plan(request, answer)
-    assert len(asked) == 1 + bool(changed)
+    assert len(planner_calls) == 1 + bool(changed)

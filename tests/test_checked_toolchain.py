@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -95,14 +96,15 @@ print(module.run(6), launches.unfix_is_handled(), flush=True)
 """
 
 
-@pytest.fixture
-def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckedToolkit:
+@pytest.fixture(scope="module")
+def shared_toolkit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CheckedToolkit]:
+    """A toolkit that is made once for all tests, in a home that they share."""
     if not shutil.which("cc") or not shutil.which("ar"):
         pytest.skip("there is no C compiler")
-    monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
-    home = tmp_path / "cuda"
-    for folder in ("bin", "lib64", "include"):
-        (home / folder).mkdir(parents=True)
+    folder = tmp_path_factory.mktemp("toolkit")
+    home = folder / "cuda"
+    for name in ("bin", "lib64", "include"):
+        (home / name).mkdir(parents=True)
     (home / "bin" / "nvcc").write_text("")
     assembler = home / "bin" / "ptxas"
     assembler.write_text('#!/bin/sh\necho "$@" > used\nfor one; do case $one in *.ptx)'
@@ -110,7 +112,26 @@ def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckedToolkit:
     assembler.chmod(0o755)
     compile_source(_LIBRARY, home / "lib64" / "libcudart.so.13", "-Wl,-soname,libcudart.so.13")
     (home / "lib64" / "libcudart.so").symlink_to("libcudart.so.13")
-    return checked_toolchain.make_checked_toolkit(home, ("bounds", "overflow"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNFIX_HOME", str(folder / "home"))
+        yield checked_toolchain.make_checked_toolkit(home, ("bounds", "overflow"))
+
+
+@pytest.fixture
+def toolkit(shared_toolkit: CheckedToolkit) -> Iterator[CheckedToolkit]:
+    """The toolkit, with the assembler that it was made for and no kernels before and after."""
+    assembler = find_assembler(shared_toolkit)
+    text, changed = assembler.read_text(), assembler.stat().st_mtime_ns
+    yield shared_toolkit
+    assembler.write_text(text)
+    os.utime(assembler, ns=(changed, changed))
+    for file in shared_toolkit.kernels.iterdir():
+        file.unlink()
+
+
+def find_assembler(toolkit: CheckedToolkit) -> Path:
+    """Find the real assembler, which the toolkit's own one calls."""
+    return (toolkit.home / "include").resolve().parent / "bin" / "ptxas"
 
 
 def compile_source(source: str, target: Path, *flags: str) -> None:
@@ -141,7 +162,7 @@ def test_the_assembler_gets_the_kernels_with_checks(
 def test_checks_leave_a_kernel_the_registers_of_its_blocks(
     toolkit: CheckedToolkit, tmp_path: Path, plain: int, checked: int, limit: str
 ) -> None:
-    real = (toolkit.home / "include").resolve().parent / "bin" / "ptxas"
+    real = find_assembler(toolkit)
     lines = "echo \"ptxas info    : Compiling entry function 'write_row' for 'sm_90a'\" >&2\n"
     lines += f"grep -q unfix_checks assembled.ptx && n={checked} || n={plain}\n"
     lines += 'echo "ptxas info    : Used $n registers, used 0 barriers" >&2\n'
@@ -170,7 +191,7 @@ def test_the_plain_module_never_takes_the_place_of_the_one_with_checks(tmp_path:
 def test_what_the_assembler_refuses_with_checks_is_built_without(
     toolkit: CheckedToolkit, tmp_path: Path
 ) -> None:
-    real = (toolkit.home / "include").resolve().parent / "bin" / "ptxas"
+    real = find_assembler(toolkit)
     real.write_text(real.read_text() + "! grep -q unfix_checks assembled.ptx\n")
     words = [str(toolkit.home / "bin" / "ptxas"), str(PTX)]
     done = subprocess.run(words, check=True, cwd=tmp_path, capture_output=True, text=True)
@@ -247,9 +268,9 @@ def test_one_process_at_a_time_fills_its_folder(
     filled: list[CheckedToolkit] = []
     monkeypatch.setattr(checked_toolchain, "_fill_toolkit", fill)
     home = (toolkit.home / "include").resolve().parent
-    made = checked_toolchain.make_checked_toolkit(home, ("bounds",))
-    assert checked_toolchain.make_checked_toolkit(home, ("bounds",)) == made
-    assert filled == [made]
+    other_toolkit = checked_toolchain.make_checked_toolkit(home, ("bounds",))
+    assert checked_toolchain.make_checked_toolkit(home, ("bounds",)) == other_toolkit
+    assert filled == [other_toolkit]
 
 
 def test_a_call_requests_them(

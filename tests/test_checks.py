@@ -83,8 +83,8 @@ def test_guard_zones_are_refused_on_the_virtual_gpu_with_what_would_check_there(
 def test_a_summary_says_how_many_storages_had_a_guard_zone(tmp_path: Path, capsys: Output) -> None:
     ReportWriter(tmp_path).write_launches({"launches": 3, "storages": 4, "with_zone": 3})
     print_summary(tmp_path)
-    said = capsys.readouterr().err
-    assert "3 of 4 storages that compiled operators got had a guard zone" in said
+    messages = capsys.readouterr().err
+    assert "3 of 4 storages that compiled operators got had a guard zone" in messages
 
 
 def test_a_command_that_launches_no_kernel_says_nothing(gpu: str) -> None:
@@ -123,10 +123,10 @@ def test_any_report_gives_exit_code_1(tmp_path: Path, capsys: Output, monkeypatc
     assert [report.pid for report in checked.reports] == [2, 1]
     assert (checked.launches, checked.checked_share, checked.processes) == (10, 0.9, 2)
     assert print_summary(tmp_path) == 1
-    said = capsys.readouterr().err
-    assert "checked 1 of 2 kernels of Triton's and 90.0% of their 10 launches" in said
-    assert "not checked: kernel2, it uses tt.descriptor_load" in said
-    assert "OutOfBounds: fill wrote 4 bytes past the end of out  (ops/fill.py:12)" in said
+    messages = capsys.readouterr().err
+    assert "checked 1 of 2 kernels of Triton's and 90.0% of their 10 launches" in messages
+    assert "not checked: kernel2, it uses tt.descriptor_load" in messages
+    assert "OutOfBounds: fill wrote 4 bytes past the end of out  (ops/fill.py:12)" in messages
 
 
 def test_launches_of_which_none_was_checked_end_with_3_and_say_why(
@@ -138,9 +138,11 @@ def test_launches_of_which_none_was_checked_end_with_3_and_say_why(
             next(iter(refused)).count_refusal(reason, captured=False)
     ReportWriter(tmp_path).write_kernels(refused)
     assert (print_summary(tmp_path), print_summary(tmp_path, 7)) == (3, 7)
-    said = capsys.readouterr().err
-    assert "none of 3 launches was checked, so the check says nothing: " in said
-    assert "it uses tt.descriptor_load (2 launches); it is a GluonJITFunction (1 launch)" in said
+    messages = capsys.readouterr().err
+    assert "none of 3 launches was checked, so the check says nothing: " in messages
+    assert (
+        "it uses tt.descriptor_load (2 launches); it is a GluonJITFunction (1 launch)" in messages
+    )
 
 
 def test_two_kernels_of_one_name_are_counted_apart(tmp_path: Path, capsys: Output) -> None:
@@ -161,13 +163,13 @@ def test_a_refused_launch_in_a_graph_is_listed_beside_checked_ones(
     next(iter(summaries)).count_skipped_check("races: launch_pdl")
     ReportWriter(tmp_path).write_kernels(summaries)
     assert print_summary(tmp_path) == 0
-    said = capsys.readouterr().err
-    assert "checked 0 of 1 kernels of Triton's and 80.0% of their 5 launches" in said
+    messages = capsys.readouterr().err
+    assert "checked 0 of 1 kernels of Triton's and 80.0% of their 5 launches" in messages
     assert (
         "not checked: fill, 1 of 5 launches (1 captured in a graph, which replays it unchecked): "
         "no room"
-    ) in said
-    assert "checked except for: fill, 1 of 5 launches, races: launch_pdl" in said
+    ) in messages
+    assert "checked except for: fill, 1 of 5 launches, races: launch_pdl" in messages
 
 
 def test_reports_without_a_launch_to_show_fail_the_run(tmp_path: Path, capsys: Output) -> None:
@@ -194,27 +196,27 @@ def test_a_reporter_that_failed_fails_the_run(tmp_path: Path, capsys: Output) ->
 def test_libraries_with_gpu_code_are_named(tmp_path: Path, capsys: Output) -> None:
     """Their kernels are unchecked, and a summary without them would claim too much."""
     code = "__attribute__((section(%s))) int code = 7;"
-    made = {}
+    libraries = {}
     for name, section in (("gpu", '".nv_fatbin"'), ("cpu", '".cpu"')):
-        made[name] = tmp_path / f"{name}.so"
-        words = ["gcc", "-shared", "-fPIC", "-x", "c", "-o", str(made[name]), "-"]
+        libraries[name] = tmp_path / f"{name}.so"
+        words = ["gcc", "-shared", "-fPIC", "-x", "c", "-o", str(libraries[name]), "-"]
         subprocess.run(words, input=code % section, text=True, check=True)
-    assert has_gpu_code(made["gpu"])
-    assert not has_gpu_code(made["cpu"])
+    assert has_gpu_code(libraries["gpu"])
+    assert not has_gpu_code(libraries["cpu"])
     assert not has_gpu_code(tmp_path / "gone.so")
-    made["cpu"].write_bytes(made["gpu"].read_bytes()[:100])  # truncated
-    assert not has_gpu_code(made["cpu"])
+    libraries["cpu"].write_bytes(libraries["gpu"].read_bytes()[:100])  # truncated
+    assert not has_gpu_code(libraries["cpu"])
     others = LoadedGpuLibraries()
     before = others.list_names()
-    ctypes.CDLL(str(made["gpu"]))
+    ctypes.CDLL(str(libraries["gpu"]))
     assert set(others.list_names()) - set(before) == {f"{tmp_path.name}/gpu.so"}
     writer = ReportWriter(tmp_path / "check")
     writer.write_kernels(make_summaries("fill", 3))
     writer.write_libraries(["a/one.so", *(f"b/{number:02}.so" for number in range(20))])
     assert print_summary(tmp_path / "check") == 0
-    said = capsys.readouterr().err
-    assert "not checked, since they are binaries: the kernels of a/one.so, b/00.so" in said
-    assert "b/10.so, and 9 more" in said
+    messages = capsys.readouterr().err
+    assert "not checked, since they are binaries: the kernels of a/one.so, b/00.so" in messages
+    assert "b/10.so, and 9 more" in messages
 
 
 def test_a_command_that_fails_without_a_report_fails_as_it_did(tmp_path: Path) -> None:
@@ -243,7 +245,7 @@ def test_a_process_waits_for_who_launches_and_loads_nothing_before(tmp_path: Pat
         "print(late.CachingAutotuner.run.__module__)"
     )
     environment = {**os.environ, "PYTHONPATH": f"{STARTUP_FOLDER}{os.pathsep}{tmp_path}"}
-    asked = {CHECKS_VARIABLE: "bounds", FOLDER_VARIABLE: str(tmp_path / "reports")}
+    requested = {CHECKS_VARIABLE: "bounds", FOLDER_VARIABLE: str(tmp_path / "reports")}
 
     def run_code(more: dict[str, str]) -> list[str]:
         words = [sys.executable, "-c", code]
@@ -251,7 +253,7 @@ def test_a_process_waits_for_who_launches_and_loads_nothing_before(tmp_path: Pat
 
     ours = "harness.kernels.watch.activation"
     inductors = "torch._inductor.runtime.triton_heuristics"
-    assert run_code(asked)[:2] == [f"[] {ours}", ours]
+    assert run_code(requested)[:2] == [f"[] {ours}", ours]
     assert run_code({})[:2] == ["[] triton.runtime.jit", inductors]
 
 

@@ -164,11 +164,11 @@ def test_every_toggle_flips_to_its_other_state_and_back(release: str) -> None:
     assert list_flips()[release]
     for finding in list_flips()[release]:
         toggle, state = finding.toggle, finding.state
-        there = make_plan([ToggleChoice(toggle, FLIP_DIRECTIONS[state])], tree, release)
-        changed = PatchedTree(tree, {module.module: module.text for module in there.modules})
+        forward_plan = make_plan([ToggleChoice(toggle, FLIP_DIRECTIONS[state])], tree, release)
+        changed = PatchedTree(tree, {module.module: module.text for module in forward_plan.modules})
         assert find_toggle_status(toggle, changed).state is OTHER[state], toggle.id
         back = make_plan([ToggleChoice(toggle, FLIP_DIRECTIONS[OTHER[state]])], changed, release)
-        assert {m.module for m in back.modules} == {m.module for m in there.modules}
+        assert {m.module for m in back.modules} == {m.module for m in forward_plan.modules}
         for module in back.modules:
             original = tree.read(module.module)
             assert original is not None

@@ -219,12 +219,12 @@ def test_a_plan_is_made_once_and_again_when_a_toggle_changes(shell: Shell) -> No
     for _ in range(2):
         assert shell.python(PLAIN, **{REVERT: "toy-plain"}).stdout == "6\n"
     plans = shell.tmp / ".unfix" / "plans"
-    [kept] = plans.iterdir()
-    answer = json.loads(kept.read_text())
+    [plan_file] = plans.iterdir()
+    answer = json.loads(plan_file.read_text())
     answer["plan"]["release"] = "from the kept plan"
-    kept.write_text(json.dumps(answer))
+    plan_file.write_text(json.dumps(answer))
     assert "from the kept plan" in shell.python(PLAIN, **{REVERT: "toy-plain"}).stderr
-    kept.write_text("{cut sho")
+    plan_file.write_text("{cut sho")
     assert shell.python(PLAIN, **{REVERT: "toy-plain"}).stdout == "6\n"
 
 

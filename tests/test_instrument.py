@@ -19,18 +19,18 @@ def compile_site(text: str, mark: str) -> tuple[InstrumentedModule, dict[str, An
     before = text[: text.index(mark)]
     line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1)
     hits: list[int] = []
-    made = compile_instrumented(ast.parse(text), "site.py", [(7, line, column)], hits.append)
+    compiled = compile_instrumented(ast.parse(text), "site.py", [(7, line, column)], hits.append)
     scope: dict[str, Any] = {"__name__": "site"}
-    exec(made.code, scope)
-    return made, scope, hits
+    exec(compiled.code, scope)
+    return compiled, scope, hits
 
 
 def test_an_edit_in_a_functions_header_counts_calls_and_keeps_the_docstring() -> None:
-    made, scope, hits = compile_site('def f(x=1):\n    "what it does"\n    return x\n', "1")
+    compiled, scope, hits = compile_site('def f(x=1):\n    "what it does"\n    return x\n', "1")
     assert scope["f"].__doc__ == "what it does"
     assert hits == []
     assert (scope["f"](), hits) == (1, [7])
-    assert made.kinds == {7: "runs"}
+    assert compiled.kinds == {7: "runs"}
 
 
 BRANCHES = """
@@ -78,9 +78,9 @@ def test_statements_count_by_run(mark: str, function: str, counted: int, not_cou
 
 def test_a_kernel_is_left_as_it_is() -> None:
     text = "def jit(f): return f\n\n\n@jit\ndef kernel(x):\n    return x + 1\n"
-    made, scope, hits = compile_site(text, "x + 1")
-    assert made.kinds == {7: "launches"}
-    assert made.kernels == {"kernel": [7]}
+    compiled, scope, hits = compile_site(text, "x + 1")
+    assert compiled.kinds == {7: "launches"}
+    assert compiled.kernels == {"kernel": [7]}
     assert (scope["kernel"](1), hits) == (2, [])
 
 
@@ -99,18 +99,18 @@ def test_a_constant_counts_the_statements_that_read_it() -> None:
             LIMIT = 1
             return LIMIT
     """
-    made, scope, hits = compile_site(text, "LIMIT = 5")
+    compiled, scope, hits = compile_site(text, "LIMIT = 5")
     scope["own"](1)
     scope["assigns"]()
     assert hits == []
     scope["reads"]()
     assert hits == [7]
-    assert made.kinds == {7: "runs"}
+    assert compiled.kinds == {7: "runs"}
 
 
 def test_what_nobody_reads_counts_its_definition() -> None:
-    made, _, hits = compile_site("class C:\n    'doc'\n    width: int = 8\n", "width")
-    assert (made.kinds, hits) == ({7: "definitions"}, [7])
+    compiled, _, hits = compile_site("class C:\n    'doc'\n    width: int = 8\n", "width")
+    assert (compiled.kinds, hits) == ({7: "definitions"}, [7])
 
 
 def test_lines_stay_where_they_are() -> None:
@@ -125,6 +125,10 @@ def test_a_definition_is_found_among_those_of_its_name_without_the_others() -> N
     text = "def one(): return 1\ndef other(): return 2\nif other:\n    def one(): return 3\n"
     site = [(7, 4, 4 + len("def one(): "))]
     hits: list[int] = []
-    made = compile_instrumented(ast.parse(text), "site.py", site, hits.append, whole_module=False)
-    assert live_functions.find_code(made.code, (("one", 1),)).co_firstlineno == 4
-    assert [one.co_name for one in made.code.co_consts if isinstance(one, CodeType)] == ["one"] * 2
+    compiled = compile_instrumented(
+        ast.parse(text), "site.py", site, hits.append, whole_module=False
+    )
+    assert live_functions.find_code(compiled.code, (("one", 1),)).co_firstlineno == 4
+    assert [one.co_name for one in compiled.code.co_consts if isinstance(one, CodeType)] == [
+        "one"
+    ] * 2

@@ -32,9 +32,17 @@ def name_of(file: Path) -> str:
     return ".".join(file.with_suffix("").parts).removesuffix(".__init__")
 
 
+def iterate_statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements at any level; most nodes of a tree lie in expressions."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield child
+            yield from iterate_statements(child)
+
+
 def list_imports(file: Path, known: dict[str, Path]) -> Iterator[str]:
     """Return the project's modules that a file imports, at any level."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in iterate_statements(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom) and node.module:

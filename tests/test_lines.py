@@ -15,9 +15,9 @@ def test_neither_end_waits_for_the_other_while_both_have_much_to_say() -> None:
 
     def answer() -> None:
         other.send(MUCH)  # before it reads
-        while not (said := other.receive_lines()):
+        while not (lines := other.receive_lines()):
             pass
-        other.send(b"%d" % len(said[0]))
+        other.send(b"%d" % len(lines[0]))
 
     answering = threading.Thread(target=answer, daemon=True)
     answering.start()

@@ -32,9 +32,9 @@ def make_observation(*names: str) -> toggles.ToggleContext:
 
 
 def set_area() -> int:
-    made = forms.Forms()
-    made.area = 40
-    return int(made.height)
+    instance = forms.Forms()
+    instance.area = 40
+    return int(instance.height)
 
 
 CASES: list[tuple[str, Callable[[], Any], Any, Any]] = [
@@ -220,16 +220,16 @@ def test_threads_toggle_independently() -> None:
 
 
 def test_observing_counts_exactly_and_changes_nothing() -> None:
-    with make_observation("toy-plain") as seen:
+    with make_observation("toy-plain") as observation:
         assert (users.use(3, 5), users.use(3, 5)) == (30, 30)
-        assert seen.reach == 2
+        assert observation.reach == 2
         count = lambda: [forms.plain(1, 1) for _ in range(2000)]  # noqa: E731
         threads = [threading.Thread(target=count) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert seen.reach == 8002
+    assert observation.reach == 8002
 
 
 def test_a_traceback_and_inspect_show_the_patched_line() -> None:

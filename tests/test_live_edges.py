@@ -29,9 +29,9 @@ TOY_TOGGLES = (Path(__file__).parent / "toy" / "toggles",)
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    made = Lab(tmp_path)
-    yield made
-    made.clean()
+    new_lab = Lab(tmp_path)
+    yield new_lab
+    new_lab.clean()
 
 
 def test_a_reloaded_module_is_toggled_anew(lab: Lab) -> None:
@@ -89,17 +89,17 @@ def test_what_loaders_loaded_depends_on_all_code_of_the_kernels(
     for module in (loaders, machinery, other):
         exec(ANSWERS, vars(module))
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    kept = {"of ours"}
-    monkeypatch.setattr(cached_answers, "_registered", [kept])
+    registered = {"of ours"}
+    monkeypatch.setattr(cached_answers, "_registered", [registered])
 
     def count_answers(module: types.ModuleType) -> int:
         return sum(map(len, cached_answers.iterate_answer_maps(module)))
 
     loaders.load_module()
     cached_answers.forget_dependent_answers(other)
-    assert (count_answers(loaders), kept) == (1, {"of ours"})
+    assert (count_answers(loaders), registered) == (1, {"of ours"})
     cached_answers.forget_dependent_answers(machinery)
-    assert (count_answers(loaders), kept) == (0, set())
+    assert (count_answers(loaders), registered) == (0, set())
 
 
 CONSTANT = "LIMIT = 100\n\n\ndef read():\n    return LIMIT\n"

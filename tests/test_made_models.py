@@ -25,16 +25,16 @@ def test_the_config_in_the_tree_is_what_is_written(tmp_path: Path, monkeypatch: 
 
 
 def test_the_tokenizer_in_the_tree_has_the_words_of_ours() -> None:
-    kept = json.loads((DRAWN / "tokenizer.json").read_text())
+    expected = json.loads((DRAWN / "tokenizer.json").read_text())
     words = [*characters.SPECIAL, *characters.list_byte_letters()]
-    assert kept["model"]["vocab"] == {word: number for number, word in enumerate(words)}
+    assert expected["model"]["vocab"] == {word: number for number, word in enumerate(words)}
 
 
 def test_the_model_of_experts_is_made_of_the_one_that_was_trained(tmp_path: Path) -> None:
     shutil.copytree(MODELS / "trained" / "llama", tmp_path / "llama")
     words = ["python", "-m", "fixtures.models.experts", "--out", str(tmp_path)]
     assert main(["exec", "--release", "0.5.18", "--", *words]) == 0
-    kept = MODELS / "trained" / "mixtral"
-    names = [file.name for file in kept.iterdir()]
-    found = filecmp.cmpfiles(kept, tmp_path / "mixtral", names, False)
+    expected = MODELS / "trained" / "mixtral"
+    names = [file.name for file in expected.iterdir()]
+    found = filecmp.cmpfiles(expected, tmp_path / "mixtral", names, False)
     assert (len(found[0]), found[1:]) == (5, ([], []))

@@ -28,9 +28,9 @@ def stands_for(pattern: str, code: str) -> dict[str, str]:
 
 def there_and_back(fixed: str, buggy: str, code: str, target: str = "m:f") -> str:
     """Return the reverted code; assert that enabling it restores the module."""
-    asked, text = make_edit_toggle(fixed, buggy, target), textwrap.dedent(code)
-    bug = revert_toggle(asked, text)
-    assert ast.dump(ast.parse(enable_toggle(asked, bug))) == ast.dump(ast.parse(text))
+    toggle, text = make_edit_toggle(fixed, buggy, target), textwrap.dedent(code)
+    bug = revert_toggle(toggle, text)
+    assert ast.dump(ast.parse(enable_toggle(toggle, bug))) == ast.dump(ast.parse(text))
     assert ast.dump(ast.parse(bug)) != ast.dump(ast.parse(text))
     return bug
 
@@ -262,10 +262,10 @@ def test_a_body_moves_deeper_and_back_without_its_strings_changing() -> None:
 
 
 def test_code_that_would_bind_otherwise_where_it_is_written_is_refused() -> None:
-    asked = make_edit_toggle("g($A)", "-$A")
+    toggle = make_edit_toggle("g($A)", "-$A")
     with pytest.raises(PatchError, match="its metavariables bind other code"):
-        revert_toggle(asked, "def f():\n    return g(x + y)\n")
-    assert revert_toggle(asked, "def f():\n    return g(x)\n") == "def f():\n    return -x\n"
+        revert_toggle(toggle, "def f():\n    return g(x + y)\n")
+    assert revert_toggle(toggle, "def f():\n    return g(x)\n") == "def f():\n    return -x\n"
     with pytest.raises(ToggleNotApplicableError, match="neither form"):  # its `else` would be lost
         revert_toggle(
             make_edit_toggle("if a:\n    x()", "y()"), "def f():\n    if a: x()\n    else: z()\n"

@@ -82,7 +82,8 @@ def list_definitions() -> list[NamedDefinition]:
                                 decorators,
                             )
                         )
-                    pending.append((child, is_class))
+                    if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+                        pending.append((child, is_class))
     return definitions
 
 

@@ -37,9 +37,9 @@ def wheel(tree: Path) -> Path:
         "wheel", str(tree), "-q", "--no-deps", "-w", str(out),
         *(["--no-build-isolation"] if importlib.util.find_spec("hatchling") else []),
     )  # fmt: skip
-    made = list(out.iterdir())
-    assert len(made) == 1
-    return made[0]
+    wheels = list(out.iterdir())
+    assert len(wheels) == 1
+    return wheels[0]
 
 
 @pytest.fixture(scope="module")
@@ -91,15 +91,15 @@ def test_the_wheel_holds_one_top_level_package(files: set[str]) -> None:
 @pytest.mark.parametrize("folder", ["toggles", "suites", "fixtures", "bench/recorded/proofs"])
 def test_the_wheel_carries_the_projects_data(files: set[str], tree: Path, folder: str) -> None:
     carried = f"harness/carried/{folder}/"
-    held = {name.removeprefix(carried) for name in files if name.startswith(carried)}
-    assert held - {".gitkeep"} == kept_below(tree / folder)
-    assert held
+    packed = {name.removeprefix(carried) for name in files if name.startswith(carried)}
+    assert packed - {".gitkeep"} == kept_below(tree / folder)
+    assert packed
 
 
 def test_the_wheel_holds_the_engine_without_build_outputs(files: set[str], tree: Path) -> None:
     engine = {f"harness/{name}" for name in kept_below(tree / "harness")}
-    held = {n for n in files if n.startswith("harness/") and "/carried/" not in n}
-    assert held == engine
+    packed = {n for n in files if n.startswith("harness/") and "/carried/" not in n}
+    assert packed == engine
     for needed in (
         "releases/locks/base.txt",
         "releases/locks/0.5.23.txt",

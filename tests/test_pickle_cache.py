@@ -48,8 +48,8 @@ def test_listeners_are_entered_around_what_is_computed(folder: Path, monkeypatch
 
 
 def test_a_thing_is_made_once(folder: Path) -> None:
-    made = [get_or_compute("graphs", "abc", lambda: time.monotonic()) for _ in range(2)]
-    assert made[0] == made[1]
+    values = [get_or_compute("graphs", "abc", lambda: time.monotonic()) for _ in range(2)]
+    assert values[0] == values[1]
 
 
 def test_what_cannot_be_read_is_made_again(folder: Path) -> None:

@@ -87,8 +87,8 @@ def test_toggles_on_different_code_of_one_module_compose_in_any_order() -> None:
 
 def test_a_toggle_over_two_modules_patches_both() -> None:
     edits = (ToggleEdit("one(a)", "one()"), ToggleEdit("two(a)", "two()", "n"))
-    asked = make_toggle(ToggleVariant(">=0", edits, "m"))
-    plan = plan_modules(choose_reverted(asked), m="one(a)\n", n="two(a)\n", other="one(a)\n")
+    toggle = make_toggle(ToggleVariant(">=0", edits, "m"))
+    plan = plan_modules(choose_reverted(toggle), m="one(a)\n", n="two(a)\n", other="one(a)\n")
     assert [module.text for module in plan.modules] == ["one()\n", "two()\n"]
     assert [module.module for module in plan.modules] == ["m", "n"]
 
@@ -170,7 +170,7 @@ def test_an_absent_or_stale_toggle_is_refused(direction: Direction) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "text"),
+    ("toggle", "text"),
     [
         (make_edit_toggle("value($A)", "$A = 1\nvalue()"), "def f():\n    return value(a)\n"),
         (make_edit_toggle("value($A)", "value($A=1)"), "def f():\n    return value('a')\n"),
@@ -178,11 +178,11 @@ def test_an_absent_or_stale_toggle_is_refused(direction: Direction) -> None:
         (make_edit_toggle("x = $A", "x = await $A"), "def f():\n    x = 1\n"),
     ],
 )
-def test_a_patched_source_that_does_not_compile_is_refused(asked: Toggle, text: str) -> None:
+def test_a_patched_source_that_does_not_compile_is_refused(toggle: Toggle, text: str) -> None:
     with pytest.raises(
         PatchError, match=r"m does not compile after revert some-fix: .* at line \d"
     ):
-        plan_modules(choose_reverted(asked), m=text)
+        plan_modules(choose_reverted(toggle), m=text)
 
 
 def test_a_form_beside_the_written_one_is_refused() -> None:

@@ -18,9 +18,9 @@ TOY = Path(__file__).parent / "toy"
 def requested_toggles(tmp_path: Path, monkeypatch: Patch) -> dict[str, Any]:
     """The toggles that a process requests in a command's environment."""
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
-    given = ChildEnvironment()
-    given.set_toggles(["toy-static", "toy-super"], [], [TOY / "toggles"], tmp_path / "left")
-    planner.plan_ahead(TOY, ["toy-static", "toy-super"], [], given)
+    environment = ChildEnvironment()
+    environment.set_toggles(["toy-static", "toy-super"], [], [TOY / "toggles"], tmp_path / "left")
+    planner.plan_ahead(TOY, ["toy-static", "toy-super"], [], environment)
     for name in (
         bootstrap.REVERT_VARIABLE,
         bootstrap.ENABLE_VARIABLE,
@@ -28,8 +28,8 @@ def requested_toggles(tmp_path: Path, monkeypatch: Patch) -> dict[str, Any]:
         bootstrap.FOLDERS_VARIABLE,
     ):
         monkeypatch.delenv(name, raising=False)
-        if name in given:
-            monkeypatch.setenv(name, given[name])
+        if name in environment:
+            monkeypatch.setenv(name, environment[name])
     revert, enable = bootstrap.read_requested_ids()
     folders = bootstrap.read_toggle_folders()
     return {"root": str(TOY), "revert": revert, "enable": enable, "folders": folders}

@@ -43,11 +43,11 @@ pool.free = 4
 
 @pytest.fixture
 def module() -> Iterator[Any]:
-    made: Any = ModuleType(NAME)
-    made.__dict__["__name__"] = NAME
-    sys.modules[NAME] = made
-    exec(TEXT, vars(made))
-    yield made
+    new_module: Any = ModuleType(NAME)
+    new_module.__dict__["__name__"] = NAME
+    sys.modules[NAME] = new_module
+    exec(TEXT, vars(new_module))
+    yield new_module
     del sys.modules[NAME]
 
 

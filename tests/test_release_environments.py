@@ -100,10 +100,10 @@ print(json.dumps(said))
 
 
 def test_a_stand_in_refuses_to_be_called_unless_a_suite_provides_it(release: Release) -> None:
-    said = answer_in(release, REFUSING)
-    assert [how for how, _ in said] == ["refused"] * 4 + ["returned", "refused", "refused"]
-    assert said[4] == ["returned", 2]
-    refused = [text for how, text in said if how == "refused"]
+    answers = answer_in(release, REFUSING)
+    assert [how for how, _ in answers] == ["refused"] * 4 + ["returned", "refused", "refused"]
+    assert answers[4] == ["returned", 2]
+    refused = [text for how, text in answers if how == "refused"]
     for text in refused:
         assert text.startswith("stand-in for ")
         assert text.endswith(" needs the real package on a GPU")

@@ -69,8 +69,8 @@ def test_damaged_releases_are_reinstalled(release: Release, spoiled: str, capsys
     }  # fmt: skip
     assert main(["exec", "--release", VERSION, "--", "true"]) == 0
     assert state_of(release, capsys) == "yes"
-    kept = ("another unfix_start", "half a base", "another base", "no base")
-    assert (release.folder / "left-over").exists() == (spoiled in kept)
+    not_reinstalled = ("another unfix_start", "half a base", "another base", "no base")
+    assert (release.folder / "left-over").exists() == (spoiled in not_reinstalled)
 
 
 def test_a_failed_installation_is_incomplete(

@@ -81,7 +81,7 @@ def test_the_machines_torch_is_not_copied(pip: FakePip, here: Machine, capsys: O
     here.has("pandas", "0.0.1")
     here.has("flashinfer", "9")
     assert main(ADD) == 0
-    said = capsys.readouterr().err
+    messages = capsys.readouterr().err
     release = managed_releases.get_release(VERSION, "cuda")
     own = list_installed(pip, release.base.python)
     assert {"pandas", "scipy", "torchvision"} <= own
@@ -89,10 +89,10 @@ def test_the_machines_torch_is_not_copied(pip: FakePip, here: Machine, capsys: O
     for name in ("torch", "triton", "numpy"):
         where = f"import {name}; print({name}.__file__)"
         assert Path(read_answer(release, where)).is_relative_to(here.site)
-    assert "beside torch 2.11.0+cu130 for CUDA 13.0 and Triton 3.6.0" in said
-    shared = next(line for line in said.splitlines() if "shared with it" in line)
+    assert "beside torch 2.11.0+cu130 for CUDA 13.0 and Triton 3.6.0" in messages
+    shared = next(line for line in messages.splitlines() if "shared with it" in line)
     assert ("torch 2.11.0" in shared, "numpy" in shared, "pandas" in shared) == (True, True, False)
-    absent = next(line for line in said.splitlines() if "stand-ins for" in line)
+    absent = next(line for line in messages.splitlines() if "stand-ins for" in line)
     found = [name in absent for name in ("sgl_kernel", "deep_gemm", "flashinfer")]
     assert found == [True, True, False]
 
@@ -178,8 +178,8 @@ def test_wheels_fit_the_named_python(tmp_path: Path, monkeypatch: Patch, capsys:
     words = ["releases", "wheels", VERSION, "--device", "cuda", "--into", str(into)]
     assert main([*words, "--python", "3.12"]) == 0
     assert all(words[words.index("--python-version") + 1] == "3.12" for words in calls)
-    asked = [word.partition("==")[0] for words in calls for word in words]
-    assert {"hatchling>=1.27", "numpy", "torchvision", "sglang", "transformers"} <= set(asked)
-    assert not {"torch", "triton"} & set(asked)
+    requested = [word.partition("==")[0] for words in calls for word in words]
+    assert {"hatchling>=1.27", "numpy", "torchvision", "sglang", "transformers"} <= set(requested)
+    assert not {"torch", "triton"} & set(requested)
     assert json.loads("[]") == [file.name for file in into.iterdir()]
     assert main([*words, "--python", "2.7"]) == 2

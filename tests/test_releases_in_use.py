@@ -90,9 +90,9 @@ def test_what_a_stopped_removal_left_goes_with_the_next_call(release: Release) -
 
 
 def run_in_release(release: Release, **variables: str) -> subprocess.CompletedProcess[str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("UNFIX_", "PYTHON"))}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("UNFIX_", "PYTHON"))}
     words = [str(release.python), "-c", "print('the program ran')"]
-    return run_program(words, env={**kept, **variables})
+    return run_program(words, env={**environment, **variables})
 
 
 BROKEN_STARTS: dict[str, Callable[[Path], object]] = {

@@ -168,11 +168,11 @@ def parse_meaning(text: str) -> str:
 @given(cases())
 def test_reverting_gives_the_buggy_module_and_enabling_the_fixed_one(case: RoundTrip) -> None:
     note(case.fixed)
-    asked = make_edit_toggle(case.shape.fixed, case.shape.buggy, case.target)
-    bug = revert_toggle(asked, case.fixed)
+    toggle = make_edit_toggle(case.shape.fixed, case.shape.buggy, case.target)
+    bug = revert_toggle(toggle, case.fixed)
     note(bug)
     assert parse_meaning(bug) == parse_meaning(case.buggy)
-    assert parse_meaning(enable_toggle(asked, bug)) == parse_meaning(case.fixed)
-    assert parse_meaning(revert_toggle(asked, enable_toggle(asked, case.buggy))) == parse_meaning(
+    assert parse_meaning(enable_toggle(toggle, bug)) == parse_meaning(case.fixed)
+    assert parse_meaning(revert_toggle(toggle, enable_toggle(toggle, case.buggy))) == parse_meaning(
         case.buggy
     )

@@ -45,11 +45,11 @@ class EngineCheckout:
 
     def variables(self, **more: str) -> dict[str, str]:
         ours = ("UNFIX_", "PYTHON", "SGLANG_", "PIP_")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         # Any call of this pip fails.
         offline = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0"}
         closed = {**offline, "PIP_CONFIG_FILE": os.devnull, "UNFIX_HOME": str(self.home)}
-        return {**kept, **closed, "PYTHONPATH": str(self.root), **more}
+        return {**variables, **closed, "PYTHONPATH": str(self.root), **more}
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-P", "-m", "harness", *words]
@@ -101,10 +101,10 @@ def release(tmp_path: Path, monkeypatch: Patch) -> Release:
 
 @pytest.fixture
 def other(tmp_path: Path, release: Release) -> EngineCheckout:
-    made = make_checkout(tmp_path / "other", tmp_path / "home")
-    done = made.call("releases", "add", VERSION)
+    checkout = make_checkout(tmp_path / "other", tmp_path / "home")
+    done = checkout.call("releases", "add", VERSION)
     assert (done.returncode, done.stderr) == (0, "")
-    return made
+    return checkout
 
 
 def test_a_live_tree_is_copied_though_bytecode_vanishes(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -131,17 +131,17 @@ def read_marks(home: Path) -> list[int]:
 
 def test_a_release_is_shared_between_checkouts(tmp_path: Path, release: Release) -> None:
     before = read_marks(tmp_path / "home")
-    made = make_checkout(tmp_path / "other", tmp_path / "home")
-    done = made.call("releases", "add", VERSION)
+    checkout = make_checkout(tmp_path / "other", tmp_path / "home")
+    done = checkout.call("releases", "add", VERSION)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{VERSION}: here\n", "")
     assert (read_marks(tmp_path / "home"), release.is_ready) == (before, True)
 
 
 def test_a_bare_process_uses_the_newest_engine(release: Release, other: EngineCheckout) -> None:
-    asked = {ASKING[0]: "27460"}
+    requested = {ASKING[0]: "27460"}
     assert (
         engine_of(run_bare(release, SHOWS))
-        == engine_of(run_bare(release, SHOWS, **asked))
+        == engine_of(run_bare(release, SHOWS, **requested))
         == other.engine
     )
     checkouts.register_checkout()  # it is known: used again, not registered again
@@ -149,7 +149,7 @@ def test_a_bare_process_uses_the_newest_engine(release: Release, other: EngineCh
     checkouts.register_checkout(make_newest=True)
     assert (
         engine_of(run_bare(release, SHOWS))
-        == engine_of(run_bare(release, SHOWS, **asked))
+        == engine_of(run_bare(release, SHOWS, **requested))
         == paths.HARNESS_FOLDER
     )
 
@@ -166,12 +166,12 @@ def test_a_deleted_engine_is_not_used(release: Release, other: EngineCheckout) -
 
 def test_a_process_uses_only_the_named_engine(release: Release, other: EngineCheckout) -> None:
     for engine in (paths.HARNESS_FOLDER, other.engine):
-        for asked in ({}, {ASKING[0]: "27460"}):
-            asked = {**asked, checkouts.HARNESS_VARIABLE: str(engine)}
-            assert engine_of(run_bare(release, SHOWS, **asked)) == engine
+        for requested in ({}, {ASKING[0]: "27460"}):
+            requested = {**requested, checkouts.HARNESS_VARIABLE: str(engine)}
+            assert engine_of(run_bare(release, SHOWS, **requested)) == engine
     shutil.rmtree(other.root)
-    asked = {ASKING[0]: "27460", checkouts.HARNESS_VARIABLE: str(other.engine)}
-    done = run_bare(release, SHOWS, **asked)
+    requested = {ASKING[0]: "27460", checkouts.HARNESS_VARIABLE: str(other.engine)}
+    done = run_bare(release, SHOWS, **requested)
     assert (done.returncode, done.stdout) == (3, "")
     assert f"{other.engine} is not registered" in done.stderr
 
@@ -289,11 +289,11 @@ def real_home(tmp_path: Path) -> Path:
 
 def start_proof(home: Path, name: str, toggle: str, engine: str) -> subprocess.Popen[str]:
     """Start a proof in a new checkout; its guard expects the toggle and engine of these names."""
-    made = make_checkout(home.parent / name, home)
+    checkout = make_checkout(home.parent / name, home)
     guard = home.parent / f"test_{name}.py"
-    guard.write_text(GUARD.format(name=engine, toggle=toggle, root=str(made.root)))
-    (made.root / "toggles" / "eviction.yaml").write_text(TOGGLE.format(name=name))
-    return made.start("prove", "eviction", "--release", REAL, "--json", "--", str(guard))
+    guard.write_text(GUARD.format(name=engine, toggle=toggle, root=str(checkout.root)))
+    (checkout.root / "toggles" / "eviction.yaml").write_text(TOGGLE.format(name=name))
+    return checkout.start("prove", "eviction", "--release", REAL, "--json", "--", str(guard))
 
 
 def read_proof(process: subprocess.Popen[str]) -> tuple[str, str]:

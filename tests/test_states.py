@@ -17,14 +17,14 @@ TWICE = "def f():\n    {0}\n    if a:\n        {0}\n"
 ARM = "    def f():\n        width = rows\n"
 
 
-def find_state(asked: Toggle, text: str, version: str | None = "0.5.9") -> State:
-    return find_toggle_status(asked, Memory({"m": text}, version)).state
+def find_state(toggle: Toggle, text: str, version: str | None = "0.5.9") -> State:
+    return find_toggle_status(toggle, Memory({"m": text}, version)).state
 
 
 def find_stale(
-    asked: Toggle, modules: dict[str, str], version: str | None = "0.5.9"
+    toggle: Toggle, modules: dict[str, str], version: str | None = "0.5.9"
 ) -> ToggleStatus:
-    finding = find_toggle_status(asked, Memory(modules, version))
+    finding = find_toggle_status(toggle, Memory(modules, version))
     assert finding.state is State.STALE
     assert finding.problem
     assert finding.sites == ()
@@ -84,10 +84,10 @@ def test_a_module_that_is_gone_is_stale_and_shows_where_its_code_went() -> None:
 
 
 def test_a_definition_that_is_gone_is_stale_and_shows_its_new_name() -> None:
-    asked = make_edit_toggle(*PAIR, target="m:Backend.init_row")
+    toggle = make_edit_toggle(*PAIR, target="m:Backend.init_row")
     text = "class Backend:\n    def init_rows(self):\n        width = rows * topk\n"
     moved = "class Backend:\n    def init_row(self):\n        width = rows * topk\n"
-    finding = find_stale(asked, {"m": text, "elsewhere": moved, "uses": "Backend().init_row()\n"})
+    finding = find_stale(toggle, {"m": text, "elsewhere": moved, "uses": "Backend().init_row()\n"})
     assert finding.problem == "m defines no Backend.init_row"
     first, *_, last = finding.nearest.splitlines()
     assert first == "near it: m:Backend.init_rows"
@@ -110,8 +110,8 @@ def test_a_form_of_several_lines_is_shown_beside_as_many_lines() -> None:
     names = "abcde"
     form = [f"{name} = make({name})" for name in names]
     code = "".join(f"    {name} = make({name}{', c' * (name == 'c')})\n" for name in names)
-    asked = make_edit_toggle("\n".join(form), "\n".join(form[1:-1]))
-    finding = find_stale(asked, {"m": f"def f():\n    start()\n{code}    end()\n"})
+    toggle = make_edit_toggle("\n".join(form), "\n".join(form[1:-1]))
+    finding = find_stale(toggle, {"m": f"def f():\n    start()\n{code}    end()\n"})
     assert finding.nearest.splitlines()[1:] == [
         *("+++ m.py:3", "@@ -1,5 +1,5 @@", " a = make(a)", " b = make(b)"),
         *("-c = make(c)", "+c = make(c, c)", " d = make(d)", " e = make(e)"),
@@ -159,15 +159,15 @@ def test_several_edits_agree_or_are_stale(first: str, second: str, wanted: State
 
 def test_edits_of_one_toggle_may_be_in_several_modules() -> None:
     one, other = ToggleEdit(*PAIR), ToggleEdit("use(width, topk)", "use(width)", "n:K.g")
-    asked = make_toggle(ToggleVariant(">=0", (one, other), "m:f"))
+    toggle = make_toggle(ToggleVariant(">=0", (one, other), "m:f"))
     text = "class K:\n    def g(self):\n        use(width{})\n"
     fixed = Memory({"m": FIXED, "n": text.format(", topk")})
-    assert find_toggle_status(asked, fixed).state is State.FIXED
+    assert find_toggle_status(toggle, fixed).state is State.FIXED
     buggy = Memory({"m": BUGGY, "n": text.format("")})
-    assert find_toggle_status(asked, buggy).state is State.BUGGY
-    disagree = find_stale(asked, {"m": FIXED, "n": text.format("")})
+    assert find_toggle_status(toggle, buggy).state is State.BUGGY
+    disagree = find_stale(toggle, {"m": FIXED, "n": text.format("")})
     assert disagree.problem == "its edits disagree: m:f is fixed, n:K.g is buggy"
-    assert find_stale(asked, {"m": FIXED}).problem == "there is no module n"
+    assert find_stale(toggle, {"m": FIXED}).problem == "there is no module n"
     text = "def f():\n    width = rows * topk\n    use(width)\n"
     assert (
         find_stale(SEVERAL, {"m": text}).problem == "its edits disagree: m:f is fixed, m:f is buggy"

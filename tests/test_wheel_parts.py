@@ -117,8 +117,8 @@ def test_a_missing_part_is_named_once(tmp_path: Path) -> None:
     count = len(list(absent.iterdir()))
     shutil.rmtree(absent)
     done = install_pack(pack, "--join", str(tmp_path / "out"))
-    said = f"part {absent.name} is missing ({count} files)"
-    assert (done.returncode, said in done.stderr) == (3, True), done.stderr
+    sentence = f"part {absent.name} is missing ({count} files)"
+    assert (done.returncode, sentence in done.stderr) == (3, True), done.stderr
 
 
 def test_a_damaged_or_a_short_piece_is_named(tmp_path: Path) -> None:

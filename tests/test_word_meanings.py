@@ -32,9 +32,9 @@ def test_prove_takes_a_family_for_its_toggles(
     catalogue: ToggleCatalogue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options.select_toggles_or_all(catalogue, ["kv_indices", "27460"], "")
-    said = capsys.readouterr().err
-    assert "'kv_indices' is a family of" in said
-    assert "27460" not in said, "an id is a toggle and nothing else"
+    messages = capsys.readouterr().err
+    assert "'kv_indices' is a family of" in messages
+    assert "27460" not in messages, "an id is a toggle and nothing else"
 
 
 def test_a_path_is_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -49,10 +49,10 @@ def test_fuzz_takes_the_same_word_for_a_suite(capsys: pytest.CaptureFixture[str]
 
 def test_audit_takes_it_for_a_family_and_for_code(capsys: pytest.CaptureFixture[str]) -> None:
     audit_execution._report_meanings(("kv_indices", "moe"))
-    said = capsys.readouterr().err
-    assert "'kv_indices' is a family of" in said
-    assert "and a kernel, a module, a file or a folder of that name" in said
-    assert "'moe' is a kernel, a module, a file or a folder" in said
+    messages = capsys.readouterr().err
+    assert "'kv_indices' is a family of" in messages
+    assert "and a kernel, a module, a file or a folder of that name" in messages
+    assert "'moe' is a kernel, a module, a file or a folder" in messages
 
 
 def test_mutate_takes_it_for_functions(catalogue: ToggleCatalogue) -> None:

@@ -157,9 +157,9 @@ def make_plan(changes: Iterable[SourceChange], sources: ReleaseSources, release:
 
 def refuse_conflicting_changes(changes: Iterable[SourceChange]) -> None:
     """Raise PatchConflictError if one toggle is requested in two directions."""
-    seen: dict[str, SourceChange] = {}
+    change_by_id: dict[str, SourceChange] = {}
     for change in changes:
-        other = seen.setdefault(change.id, change)
+        other = change_by_id.setdefault(change.id, change)
         if other != change:
             raise PatchConflictError(
                 f"toggle {change.id} is requested in two directions: {other.verb} and {change.verb}"

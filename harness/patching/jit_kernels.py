@@ -277,16 +277,16 @@ def iterate_loaded_kernels() -> Iterator[Any]:
     for name, module in list(sys.modules.items()):
         names = getattr(module, "__dict__", {})
         now = (id(module), len(names))
-        before, held = _MODULE_KERNELS.get(name, (None, {}))
-        if before != now or any(names.get(key) is not one for key, one in held.items()):
+        before, known_names = _MODULE_KERNELS.get(name, (None, {}))
+        if before != now or any(names.get(key) is not one for key, one in known_names.items()):
             # `isinstance` would call the object's __class__, and some modules then print a warning.
-            held = {
+            known_names = {
                 key: value
                 for key, value in list(names.items())
                 if type(value) in kinds or (value is None and not key.startswith("__"))
             }
-            _MODULE_KERNELS[name] = now, held
-        for value in held.values():
+            _MODULE_KERNELS[name] = now, known_names
+        for value in known_names.values():
             if value is not None and id(value) not in seen:
                 seen.add(id(value))
                 inner = unwrap_kernel(value)

@@ -33,16 +33,16 @@ def resolve_choices(
 ) -> tuple[list[ToggleChoice], list[str]]:
     """Return the requested toggles, and the numbers that only SGLang's own registry knows."""
     known_upstream = {str(number) for number in upstream_reverts.read_upstream_numbers(tree)}
-    theirs: list[str] = []
-    ours: list[str] = []
+    upstream_ids: list[str] = []
+    own_ids: list[str] = []
     for name in revert:
         own = name in known_upstream and not any(
             t.id == name or t.id.startswith(f"{name}-") for t in toggles
         )
-        (theirs if own else ours).append(name)
-    chosen = [ToggleChoice(t, Direction.REVERT) for t in toggles.select_all(ours)]
+        (upstream_ids if own else own_ids).append(name)
+    chosen = [ToggleChoice(t, Direction.REVERT) for t in toggles.select_all(own_ids)]
     chosen += [ToggleChoice(t, Direction.ENABLE) for t in toggles.select_all(enable)]
-    return chosen, theirs
+    return chosen, upstream_ids
 
 
 def answer_request(request: dict[str, Any]) -> dict[str, Any]:
@@ -50,10 +50,10 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
         tree = FolderSourceTree(Path(request["root"]), request["root"])
         release = str(tree.version or "of unknown version")
         toggles = toggle_catalogue.load_catalogue(map(Path, request["folders"]))
-        chosen, theirs = resolve_choices(toggles, request["revert"], request["enable"], tree)
-        if len(theirs) > 1:
+        chosen, upstream_ids = resolve_choices(toggles, request["revert"], request["enable"], tree)
+        if len(upstream_ids) > 1:
             raise UnfixError(
-                f"SGLang's own registry reverts one number at a time, not {', '.join(theirs)}"
+                f"SGLang's own registry reverts one number at a time, not {', '.join(upstream_ids)}"
             )
         plan = make_plan(chosen, tree, release)
     except UnfixError as error:
@@ -61,7 +61,7 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
     return {
         "plan": plan.as_data(),
         "ours": [c.toggle.id for c in chosen if c.direction is Direction.REVERT],
-        "upstream": theirs[0] if theirs else "",
+        "upstream": upstream_ids[0] if upstream_ids else "",
         "read": [{"path": path} for path in (*tree.list_read_paths(), *_DEPENDENCIES)],
     }
 

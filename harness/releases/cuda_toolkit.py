@@ -123,8 +123,8 @@ def _install_headers(report: ReportMessage) -> Path:
     missing = [str(path.relative_to(folder)) for path in needed if not path.is_dir()]
     if missing:
         raise NotReadyError(f"the wheel of flashinfer-python has no {', '.join(missing)}")
-    kept = {package, data, *needed}
-    for path in {*folder.iterdir(), *package.iterdir(), *data.iterdir()} - kept:
+    needed_paths = {package, data, *needed}
+    for path in {*folder.iterdir(), *package.iterdir(), *data.iterdir()} - needed_paths:
         if path.is_dir():
             installer.remove_folder(path)
         else:

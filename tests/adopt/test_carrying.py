@@ -20,8 +20,8 @@ def f(rows, topk):
 AFTER = BEFORE.replace("rows * topk", "rows")
 
 
-def carry_edit(there: str, before: str = BEFORE, after: str = AFTER) -> str:
-    texts = [tokenize_code(text.strip(), "") for text in (before, after, there)]
+def carry_edit(target: str, before: str = BEFORE, after: str = AFTER) -> str:
+    texts = [tokenize_code(text.strip(), "") for text in (before, after, target)]
     return render_tokens(merge_edit(*texts).tokens, "")
 
 
@@ -43,7 +43,7 @@ def test_tokens_are_code_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "there",
+    "target",
     [
         BEFORE.replace("second(a, width)", "second(a, width, True)"),
         BEFORE.replace("def f(rows, topk)", "def f(rows, topk, *, stream=None)"),
@@ -51,28 +51,28 @@ def test_tokens_are_code_again() -> None:
         BEFORE.replace("    a = ", "    check(topk)\n    a = "),
     ],
 )
-def test_an_edit_follows_what_moved_around_it(there: str) -> None:
-    result = carry_edit(there)
-    assert are_same(result, there.replace(" * topk\n", "\n"))
+def test_an_edit_follows_what_moved_around_it(target: str) -> None:
+    result = carry_edit(target)
+    assert are_same(result, target.replace(" * topk\n", "\n"))
 
 
 @pytest.mark.parametrize(
-    ("there", "why"),
+    ("target", "why"),
     [
         (AFTER, "does not stand there"),
         (BEFORE.replace("rows * topk", "size_of(rows, topk)"), "."),
         ("def f(x):\n    return g(x)\n", "."),
     ],
 )
-def test_an_edit_is_refused_where_it_has_no_place(there: str, why: str) -> None:
+def test_an_edit_is_refused_where_it_has_no_place(target: str, why: str) -> None:
     with pytest.raises(PortError, match=why):
-        carry_edit(there)
+        carry_edit(target)
 
 
 def test_what_stands_there_already_is_not_put_in_twice() -> None:
-    there = AFTER.replace("width = rows\n", "width = rows\n    width = width * topk\n")
+    target = AFTER.replace("width = rows\n", "width = rows\n    width = width * topk\n")
     with pytest.raises(PortError):
-        carry_edit(there, AFTER, BEFORE)
+        carry_edit(target, AFTER, BEFORE)
 
 
 def test_the_comma_that_ends_a_list_is_no_difference_and_that_of_a_tuple_is() -> None:

@@ -77,25 +77,25 @@ def test_tokens_of_a_scope_are_its_text_again() -> None:
         module = TOGGLES[toggle].variants[0].targets[0].module
         source = newest.read(module)
         assert source is not None
-        made = make_source(module, source.text)
-        names = ["", *made.iterate_definition_names()]
-        for scope in (scope for name in names for scope in made.find_scopes(name)):
+        source_again = make_source(module, source.text)
+        names = ["", *source_again.iterate_definition_names()]
+        for scope in (scope for name in names for scope in source_again.find_scopes(name)):
             text = source.text[scope.tokens[scope.first].start : scope.tokens[scope.end - 1].end]
             assert render_tokens(tokenize_scope(scope, source.text)) == text
 
 
-def port_fix(there: str, path: str = PATH) -> tuple[str, str] | str:
+def port_fix(other_text: str, path: str = PATH) -> tuple[str, str] | str:
     """Port the fix of int64 rows to a release with other code; return its two texts."""
     edit = ToggleEdit("const int64_t row = blockIdx.x;", "const int row = blockIdx.x;",
                       f"{PATH}:copy_rows")  # fmt: skip
     origin = resolve_edits([edit], Memory({PATH: FIXED}, "0.5.9"))  # type: ignore[arg-type]
     assert origin is not None
-    found = port_edits(origin, Memory({path: there}, "0.5.12"))  # type: ignore[arg-type]
+    found = port_edits(origin, Memory({path: other_text}, "0.5.12"))  # type: ignore[arg-type]
     return found if isinstance(found, str) else found.texts[path]
 
 
 @pytest.mark.parametrize(
-    ("there", "path"),
+    ("other_text", "path"),
     [
         (FIXED.replace("int64_t stride) {", "int64_t stride, bool last) {"), PATH),
         (FIXED, "sglang/jit_kernel/csrc/rows.cuh"),
@@ -104,8 +104,11 @@ def port_fix(there: str, path: str = PATH) -> tuple[str, str] | str:
     ],
     ids=["another parameter", "another folder", "a renamed name", "another value"],
 )
-def test_an_edit_follows_code_that_moved(there: str, path: str) -> None:
-    assert port_fix(there, path) == (there, there.replace("const int64_t row", "const int row"))
+def test_an_edit_follows_code_that_moved(other_text: str, path: str) -> None:
+    assert port_fix(other_text, path) == (
+        other_text,
+        other_text.replace("const int64_t row", "const int row"),
+    )
 
 
 def test_an_edit_without_its_place_is_refused() -> None:

@@ -28,9 +28,9 @@ def test_a_fix_is_not_enabled_where_a_name_that_it_is_made_of_is_unknown() -> No
         buggy="output_mask = s_offset[:, None] < seg_len",
         target="sglang.srt.lora.triton_ops.sgemm_lora_b:_sgemm_lora_b_kernel",
     )
-    there = edit_porting.resolve_edits([edit], get_tree("0.5.10"))
-    assert there is not None
-    assert "it has no n_mask" in str(edit_porting.port_edits(there, get_tree("0.5.9")))
+    resolved = edit_porting.resolve_edits([edit], get_tree("0.5.10"))
+    assert resolved is not None
+    assert "it has no n_mask" in str(edit_porting.port_edits(resolved, get_tree("0.5.9")))
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,11 @@ def test_a_fix_is_not_enabled_where_a_name_that_it_is_made_of_is_unknown() -> No
 def test_of_two_of_a_name_it_is_the_one_that_moved(name: str, place: str) -> None:
     """The wrong candidates are a namesake at the old place, and a lookalike."""
     variant = TOGGLES[name].variants[-1]
-    there = edit_porting.resolve_edits(stale_repair.to_targeted_edits(variant), get_tree("0.5.23"))
-    assert there is not None
-    found = edit_porting.port_edits(there, get_tree("0.5.20"))
+    resolved = edit_porting.resolve_edits(
+        stale_repair.to_targeted_edits(variant), get_tree("0.5.23")
+    )
+    assert resolved is not None
+    found = edit_porting.port_edits(resolved, get_tree("0.5.20"))
     assert not isinstance(found, str)
     assert [str(target) for target in found.list_targets()] == [f"sglang.kernels.ops.{place}"]
 
@@ -66,8 +68,8 @@ def test_a_guard_that_is_begun_is_python_and_names_its_toggle(name: str) -> None
 def test_no_second_guard_is_begun_for_a_toggle(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(paths, "project_folder", lambda: tmp_path)
     toggle = TOGGLES["moe-lora-expand-programs"]
-    there = [one for one in load_trees() if find_toggle_status(toggle, one).sites]
-    file = guard_template.write_guard(toggle, there)
+    resolved = [one for one in load_trees() if find_toggle_status(toggle, one).sites]
+    file = guard_template.write_guard(toggle, resolved)
     assert file.is_file()
     with pytest.raises(UnfixError, match="is a guard of moe-lora-expand-programs already"):
-        guard_template.write_guard(toggle, there)
+        guard_template.write_guard(toggle, resolved)

@@ -35,17 +35,21 @@ def test_a_file_gets_its_variant_back_and_keeps_all_else(tmp_path: Path) -> None
     path = paths.toggles_folder() / "26972.yaml"
     text = path.read_text()
     lines, starts = text.split("\n"), toggle_reader.find_variant_lines(path)
-    held = bench.without_newest(whole)
+    whole_without_newest = bench.without_newest(whole)
     draft = tmp_path / path.name
     cut = "\n".join(lines[: starts[-1] - 1]) + "\n"
-    draft.write_text(cut.replace(whole.variants[-2].releases, held.variants[-1].releases))
-    assert toggle_reader.read_toggle(draft) == held
-    found = stale_repair.repair_toggle(held, load_trees())
+    draft.write_text(
+        cut.replace(whole.variants[-2].releases, whole_without_newest.variants[-1].releases)
+    )
+    assert toggle_reader.read_toggle(draft) == whole_without_newest
+    found = stale_repair.repair_toggle(whole_without_newest, load_trees())
     assert found is not None
     assert found.repaired_toggle is not None
     starts = toggle_reader.find_variant_lines(draft)
     text = draft.read_text()
-    after = stale_repair.render_repaired_file(text, held, found.repaired_toggle, starts)
+    after = stale_repair.render_repaired_file(
+        text, whole_without_newest, found.repaired_toggle, starts
+    )
     draft.write_text(after)
     mended = toggle_reader.read_toggle(draft)
     assert [v.releases for v in mended.variants] == [v.releases for v in whole.variants]

@@ -112,6 +112,6 @@ def test_a_taken_id_is_refused_before_anything_is_followed(capsys: Output) -> No
     words = ["--between", "0.5.15", "0.5.16", "decode_attention", "_fwd_kernel_stage1"]
     story = ["--hunks", "2", "--as", "28788", "--title", "t", "--symptom", "overflow"]
     assert main(["adopt", *words, *story]) == 2
-    said = capsys.readouterr().err
-    assert "'28788' already stands for 28788-" in said
-    assert "following" not in said
+    messages = capsys.readouterr().err
+    assert "'28788' already stands for 28788-" in messages
+    assert "following" not in messages

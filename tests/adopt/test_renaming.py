@@ -18,8 +18,8 @@ FIXED = """def f(rows, accept_len, other):
 
 
 def test_what_is_left_is_the_fix() -> None:
-    buggy, said = undo_renames(FIXED, BUGGY)
-    assert said == ["f: accept_length is accept_len"]
+    buggy, descriptions = undo_renames(FIXED, BUGGY)
+    assert descriptions == ["f: accept_length is accept_len"]
     edits, untold = ModuleDiff("m", FIXED, buggy).build_edits()
     [found] = edits
     assert (found.edit.fixed, found.edit.buggy) == ("rows * first.to(int64)", "rows * first")

@@ -35,10 +35,10 @@ def test_a_line_of_its_own_that_says_what_the_fix_says_is_no_bug() -> None:
     """0.5.23 has the older buggy form, and the fix, a cast, a few lines below."""
     older = next(tree for tree in load_trees() if tree.name == "0.5.20")
     variant = next(v for v in TOGGLES["28788-stage1"].variants if v.specifier.contains("0.5.20"))
-    there = edit_porting.resolve_edits(stale_repair.to_targeted_edits(variant), older)
-    assert there is not None
-    assert there.state is ToggleState.FIXED
-    found = edit_porting.port_edits(there, load_trees()[-1])
+    resolved = edit_porting.resolve_edits(stale_repair.to_targeted_edits(variant), older)
+    assert resolved is not None
+    assert resolved.state is ToggleState.FIXED
+    found = edit_porting.port_edits(resolved, load_trees()[-1])
     assert isinstance(found, str)
     assert "so is what the fix puts in" in found
 
@@ -53,10 +53,10 @@ def test_a_line_of_its_own_that_says_what_the_fix_says_is_no_bug() -> None:
     ],
 )
 def test_what_a_tensor_may_hold_in_64_bits_is_no_bug_without_a_cast(value: str, left: str) -> None:
-    for made in ("row = {}{}", "row = {}\nrow = row{}"):
+    for form in ("row = {}{}", "row = {}\nrow = row{}"):
         fixed, buggy, plain = (
             tokenize_code(
-                f"def f():\n    {made.format(value, cast)}".replace("\nrow", "\n    row"), ""
+                f"def f():\n    {form.format(value, cast)}".replace("\nrow", "\n    row"), ""
             )
             for cast in (".to(tl.int64)", ".to(tl.int32)", left)
         )

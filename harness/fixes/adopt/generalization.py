@@ -24,34 +24,34 @@ from harness.fixes.registry.toggle_reader import find_edit_problem
 
 
 def generalize_edits(
-    ours: Sequence[ToggleEdit], theirs: Sequence[ToggleEdit]
+    ours: Sequence[ToggleEdit], other_edits: Sequence[ToggleEdit]
 ) -> tuple[ToggleEdit, ...] | None:
     """Return edits that match both, if the forms differ only in values that both sides share."""
-    if [one.target for one in ours] != [one.target for one in theirs]:
+    if [one.target for one in ours] != [one.target for one in other_edits]:
         return None
-    found = [_generalize_edit(a, b) for a, b in zip(ours, theirs, strict=True)]
+    found = [_generalize_edit(a, b) for a, b in zip(ours, other_edits, strict=True)]
     return None if None in found else tuple(edit for edit in found if edit is not None)
 
 
-def _generalize_edit(ours: ToggleEdit, theirs: ToggleEdit) -> ToggleEdit | None:
-    if (ours.fixed, ours.buggy) == (theirs.fixed, theirs.buggy):
+def _generalize_edit(ours: ToggleEdit, other_edits: ToggleEdit) -> ToggleEdit | None:
+    if (ours.fixed, ours.buggy) == (other_edits.fixed, other_edits.buggy):
         return ours
     if is_cpp_path(CodeTarget.parse(ours.target or "").module):
         return None  # metavariables are found in syntax trees
     names: dict[tuple[str, str], str] = {}
     used = find_metavariables(ours.fixed)
     forms, pairs = [], []
-    for mine, other in ((ours.fixed, theirs.fixed), (ours.buggy, theirs.buggy)):
+    for mine, other in ((ours.fixed, other_edits.fixed), (ours.buggy, other_edits.buggy)):
         holes = _find_holes(mine, other)
         if holes is None:
             return None
-        for node, there in holes:
-            names.setdefault((node.text(), there.text()), _make_metavariable(node, used))
-        pairs.append({(node.text(), there.text()) for node, there in holes})
+        for node, other_node in holes:
+            names.setdefault((node.text(), other_node.text()), _make_metavariable(node, used))
+        pairs.append({(node.text(), other_node.text()) for node, other_node in holes})
         code = to_parsable_code(mine)
-        for node, there in sorted(holes, key=lambda hole: -get_span(hole[0])[0]):
+        for node, other_node in sorted(holes, key=lambda hole: -get_span(hole[0])[0]):
             start, end = get_span(node)
-            code = f"{code[:start]}${names[node.text(), there.text()]}{code[end:]}"
+            code = f"{code[:start]}${names[node.text(), other_node.text()]}{code[end:]}"
         forms.append(code.replace(METAVARIABLE_CHARACTER, "$"))
     edit = ToggleEdit(fixed=forms[0], buggy=forms[1], target=ours.target)
     try:
@@ -71,10 +71,10 @@ def _find_holes(mine: str, other: str) -> list[tuple[SgNode, SgNode]] | None:
     for place in find_differences(*roots):
         if len(place.fixed) != 1 or len(place.buggy) != 1:
             return None
-        one, there = place.fixed[0], place.buggy[0]
-        if not all(_is_value(node) for node in (one, there)):
+        one, other_node = place.fixed[0], place.buggy[0]
+        if not all(_is_value(node) for node in (one, other_node)):
             return None
-        holes.append((one, there))
+        holes.append((one, other_node))
     return holes
 
 

@@ -36,14 +36,18 @@ def write_guard(toggle: Toggle, trees: Sequence[SourceTree]) -> Path:
 def render_guard(toggle: Toggle, trees: Sequence[SourceTree], folder: Path) -> str:
     target, node, kernel = _find_changed_function(toggle, trees)
     names = [one.arg for one in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]]
-    given = [f"{name}=...," for name in names if name not in ("self", "cls")]
+    parameters = [f"{name}=...," for name in names if name not in ("self", "cls")]
     if kernel:
         fixture = LAUNCH_IMPORT
-        call = [f'launch_kernel(check, "{node.name}", (1,),', *(f"    {one}" for one in given), ")"]
+        call = [
+            f'launch_kernel(check, "{node.name}", (1,),',
+            *(f"    {one}" for one in parameters),
+            ")",
+        ]
         comment = f"# The kernel is found by the toggle's target, here in {target.module}."
     else:
         fixture = _find_fixture_import(folder)
-        takes = ", ".join(one.rstrip(",") for one in given)
+        takes = ", ".join(one.rstrip(",") for one in parameters)
         call = [f"adapter.{node.name}(check, value)  # {target.qualname}({takes})"]
         comment = "# The fixture builds the real object small, and calls its own method."
     body = textwrap.indent("\n".join([comment, *call]), " " * 8)

@@ -75,14 +75,14 @@ def _find_missing_shards(runs: list[ProveRun]) -> dict[tuple[str, str], str]:
     for run in runs:
         part, _, of = str(run.settings.get("shard", "1/1")).partition("/")
         for on in run.releases:
-            seen = parts.setdefault((on.release, on.device), {})
-            seen.setdefault(int(of or 1), set()).add(int(part))
+            shards = parts.setdefault((on.release, on.device), {})
+            shards.setdefault(int(of or 1), set()).add(int(part))
     missing = {}
-    for key, seen in parts.items():
-        if not any(len(found) == of for of, found in seen.items()):
+    for key, shards in parts.items():
+        if not any(len(found) == of for of, found in shards.items()):
             lacking = [
                 f"{part}/{of}"
-                for of, found in seen.items()
+                for of, found in shards.items()
                 for part in range(1, of + 1)
                 if part not in found
             ]

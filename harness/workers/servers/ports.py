@@ -29,9 +29,9 @@ def reserve_ports(count: int = 1, offsets: Sequence[int] = ()) -> list[PortReser
     start = (os.getpid() * 37) % (LAST_PORT - FIRST_PORT)
     for step in range(LAST_PORT - FIRST_PORT):
         port = FIRST_PORT + (start + step) % (LAST_PORT - FIRST_PORT)
-        held = _reserve_all([port] if found else [port, *(port + far for far in offsets)])
-        found += held[:1]
-        others += held[1:]
+        lock_socket = _reserve_all([port] if found else [port, *(port + far for far in offsets)])
+        found += lock_socket[:1]
+        others += lock_socket[1:]
         if len(found) == count:
             return found + others
     for one in found + others:
@@ -43,10 +43,10 @@ def _reserve_all(ports: Sequence[int]) -> list[PortReservation]:
     """Reserve all of these ports, or none."""
     found: list[PortReservation] = []
     for port in ports:
-        held = _lock_port(port)
-        if held is not None:
-            found.append(PortReservation(port, held))
-        if held is None or not is_port_free(port):
+        lock_socket = _lock_port(port)
+        if lock_socket is not None:
+            found.append(PortReservation(port, lock_socket))
+        if lock_socket is None or not is_port_free(port):
             for one in found:
                 one.close()
             return []
@@ -55,13 +55,13 @@ def _reserve_all(ports: Sequence[int]) -> list[PortReservation]:
 
 def _lock_port(port: int) -> socket.socket | None:
     """Bind an abstract socket as the port's lock, exclusive among all users until exit."""
-    held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    lock_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        held.bind(f"\0unfix-port-{port}")
+        lock_socket.bind(f"\0unfix-port-{port}")
     except OSError:
-        held.close()
+        lock_socket.close()
         return None
-    return held
+    return lock_socket
 
 
 def is_port_free(port: int) -> bool:

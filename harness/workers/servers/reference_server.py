@@ -37,9 +37,9 @@ class ReferenceModel:
         text = ""
         with self.lock, torch.no_grad():
             cache = None
-            given = torch.tensor([self.tokenizer(prompt)["input_ids"]])
+            input_ids = torch.tensor([self.tokenizer(prompt)["input_ids"]])
             while len(tokens) < max_tokens:
-                out = self.model(given, past_key_values=cache, use_cache=True)
+                out = self.model(input_ids, past_key_values=cache, use_cache=True)
                 cache = out.past_key_values
                 likely = out.logits[0, -1].float().log_softmax(-1)
                 values, ids = (found.tolist() for found in likely.topk(2))
@@ -51,7 +51,7 @@ class ReferenceModel:
                 text = self.tokenizer.decode(tokens)
                 if any(end in text for end in stop):
                     break
-                given = torch.tensor([[ids[0]]])
+                input_ids = torch.tensor([[ids[0]]])
         for end in stop:
             text = text.split(end)[0]
         words = [self.decode_token(token) for token in tokens]
