@@ -33,12 +33,14 @@ from harness.core import paths
 from harness.core.after_import import call_after_import
 from harness.kernels.check.gpu_reports import violation_from_record
 from harness.kernels.cuda import checked_launches, checked_modules, checked_toolchain, cudart
+from harness.kernels.cuda.fatbin import HEADER
 from harness.kernels.cuda import host_calls, jit_loader
 from harness.kernels import gpu
 from harness.kernels.gpu import empty_memory, shadow_entries
 from harness.kernels.gpu.kernel_summaries import KernelSummaries
 from harness.kernels.gpu.process_reports import PROCESS_REPORTS
 from harness.kernels.ptx.executor import load_module
+from harness.kernels.ptx.instrumented_kernel import MARKED_KEY
 from harness.kernels.ptx.launch import Allocation
 from harness.releases import cuda_toolkit
 
@@ -55,8 +57,8 @@ jit_loader._answer_stream_queries()
 jit_loader._forget_answers()
 
 def read_modules(fatbin):
-    _, _, header, size = checked_launches._HEADER.unpack(ctypes.string_at(fatbin, 16))
-    keys = checked_launches._KEYS.findall(ctypes.string_at(fatbin, header + size))
+    _, _, header, size = HEADER.unpack(ctypes.string_at(fatbin, HEADER.size))
+    keys = MARKED_KEY.findall(ctypes.string_at(fatbin, header + size))
     calls._lines[fatbin, host_calls.get_device_code()] = host_calls.KernelLines([])
     return [load_module((toolkit.kernels / f"{key.decode()}.ptx").read_text()) for key in keys]
 
