@@ -138,11 +138,11 @@ def test_an_unrolled_loop_is_read_as_often_as_the_limits_have_it(
     text = LIMITS.read_text()
     fewer.write_text(re.sub(r"(turns: .*largest: )\d+", r"\g<1>5", text))
     assert fewer.read_text() != text
-    asked = ("in_a_later_turn", "turns_that_are_a_stride")
-    again = audit_release(AuditRequest(release, "0.0", asked, limits=fewer), print)
-    assert get_kernel(again, "in_a_later_turn").verdict is KernelVerdict.SAFE
+    targets = ("in_a_later_turn", "turns_that_are_a_stride")
+    with_fewer = audit_release(AuditRequest(release, "0.0", targets, limits=fewer), print)
+    assert get_kernel(with_fewer, "in_a_later_turn").verdict is KernelVerdict.SAFE
     # With fewer iterations the stride is another one too, so nothing follows for this one.
-    cut = get_kernel(again, "turns_that_are_a_stride")
+    cut = get_kernel(with_fewer, "turns_that_are_a_stride")
     assert cut.verdict is not KernelVerdict.SAFE
     assert cut.findings or "it is read with " in cut.reasons[0]
 
@@ -309,13 +309,13 @@ def test_an_exception_expires_with_its_line(
     words = ["audit", "--from", str(release), "--exceptions", str(file)]
     words += ["--json", "--no-rehearsal", "-j", "1"]
     assert main(words) == 1
-    said = capsys.readouterr()
-    data = json.loads(said.out)
+    shown = capsys.readouterr()
+    data = json.loads(shown.out)
     kernels = [one["kernel"] for one in data["findings"]]
     assert "carried" not in kernels
     assert "row_in_32_bits" in kernels
-    assert "has expired: carried has no such finding any more: at += 3" in said.err
-    assert "gone_by_now" not in said.err  # a release may lack it
+    assert "has expired: carried has no such finding any more: at += 3" in shown.err
+    assert "gone_by_now" not in shown.err  # a release may lack it
 
 
 def test_what_was_not_run_and_is_excepted_is_not_proven_safe(small: ReleaseAudit) -> None:

@@ -115,8 +115,8 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, AuditFinding
     package = folder / "sglang" / "srt"
     package.mkdir(parents=True)
     (package / "kernels.py").write_text(KERNELS)
-    made = audit_release(AuditRequest(folder, "tried"), print)
-    return {one.text: one for one in made.findings if one.is_confirmed}
+    audit = audit_release(AuditRequest(folder, "tried"), print)
+    return {finding.text: finding for finding in audit.findings if finding.is_confirmed}
 
 
 def test_something_begins_before_it_ends(findings: dict[str, AuditFinding]) -> None:

@@ -105,14 +105,14 @@ def test_what_other_sources_add_counts_though_no_deployment_reaches_it(
     newest = get_newest_release().name
     stored_runs[newest] = make_run(release=newest)
     added = audit.findings[1].key
-    asked = []
+    releases = []
 
     def find_new(release: str) -> set[FindingKey]:
-        asked.append(release)
+        releases.append(release)
         return {added}
 
     ranked = ranking.rank_sources(audit, find_new)
-    assert asked == [newest]
+    assert releases == [newest]
     assert (ranked.headline, ranked.is_red) == ((), True)
     assert [one.key for one in ranked.red_findings] == [added]
     assert ranked.possible[0].key == added

@@ -86,9 +86,9 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     chosen: dict[str, dict[str, patch_plan.PatchPlan]] = defaultdict(dict)
     for one in toggles.values():
         plans = ((release, plan_revert(one, release)) for release in releases)
-        of, made = next((both for both in plans if both[1] is not None), (None, None))
-        if of is not None and made is not None:
-            chosen[of.name][one.id] = made
+        fixed_release, made = next((both for both in plans if both[1] is not None), (None, None))
+        if fixed_release is not None and made is not None:
+            chosen[fixed_release.name][one.id] = made
     shown: dict[str, set[str]] = {}
     for name, plans_of in chosen.items():
         tree = managed_releases.get_release(name).open_sources()

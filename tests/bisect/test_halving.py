@@ -19,16 +19,16 @@ Symptom = Callable[[Question], Answer]
 
 
 def drive_search(search: HalvingSearch, symptom: Symptom) -> tuple[SearchResult, list[Question]]:
-    asked: list[Question] = []
-    going = search.search()
+    questions: list[Question] = []
+    generator = search.search()
     try:
-        batch = next(going)
+        batch = next(generator)
         while True:
             assert all(search.universe.can_combine(question.toggles) for question in batch)
-            asked += batch
-            batch = going.send([symptom(question) for question in batch])
+            questions += batch
+            batch = generator.send([symptom(question) for question in batch])
     except StopIteration as stopped:
-        return stopped.value, asked
+        return stopped.value, questions
 
 
 def fail_with_any(*sets: Iterable[str]) -> Symptom:
@@ -161,13 +161,13 @@ def test_an_outcome_that_changes_by_itself_is_told() -> None:
 @pytest.mark.parametrize("failing", range(1, 8))  # an undisturbed search asks 7 questions
 def test_one_answer_that_differs_is_no_finding(failing: int) -> None:
     """Whichever of the runs fails by accident, no culprit is named to be the only one."""
-    asked: list[Question] = []
+    questions: list[Question] = []
 
     def fail_once(question: Question) -> Answer:
-        asked.append(question)
-        return Answer(len(asked) == failing)
+        questions.append(question)
+        return Answer(len(questions) == failing)
 
     search = HalvingSearch(Universe(make_names(4)), confirm_twice=True)
     found, _ = drive_search(search, fail_once)
-    assert len(asked) >= failing
+    assert len(questions) >= failing
     assert not found.minimal_sets or found.cannot_tell or found.others_show_symptom is not False

@@ -84,9 +84,9 @@ def test_releases_that_cannot_be_told_are_gone_around(untold: set[int]) -> None:
     for i in untold:
         answers[NAMES[i]] = Answer.CANNOT_TELL
     found, _, search = make_step(answers, "1.0", "1.11")
-    told = [i for i in range(12) if i not in untold]
-    before = max(i for i in told if i < 6)
-    after = min(i for i in told if i >= 6)
+    tested = [i for i in range(12) if i not in untold]
+    before = max(i for i in tested if i < 6)
+    after = min(i for i in tested if i >= 6)
     assert (found.before, found.after) == (NAMES[before], NAMES[after])
     assert found.undecided == NAMES[before + 1 : after]
     verdict, text = summarize_release_search(found, search.toggle_searches)
@@ -325,8 +325,8 @@ def test_a_known_fix_is_held_and_a_commit_that_cannot_be_read_is_no_answer(
     found = bisect.search(*words, kind="commits")
     assert history.commits[6].startswith(found["step"]["after"]), found["summary"]
     assert "toy-class-body: fixed → buggy" in found["step"]["changed"]
-    held = {tuple(trial["toggles"]) for trial in found["trials"]}
-    assert held == {(), ("toy-static",)}  # only if it is not applied already
+    toggles = {tuple(trial["toggles"]) for trial in found["trials"]}
+    assert toggles == {(), ("toy-static",)}  # only if it is not applied already
 
 
 def test_commits_replay_and_a_changed_log_is_refused(recorded_search: RecordedSearch) -> None:

@@ -77,9 +77,9 @@ def test_assumes_what_cannot_be(number):
 
 @pytest.fixture(scope="module")
 def place(make_nights: Callable[[], Nights]) -> Nights:
-    made = make_nights()
-    made.write(SUITE)
-    return made
+    nights = make_nights()
+    nights.write(SUITE)
+    return nights
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ def draw_values(
     database: ExampleDatabase | None = None,
 ) -> list[Any]:
     """Return the values that a slice of a test draws."""
-    seen: list[Any] = []
+    values: list[Any] = []
 
     @settings(
         max_examples=most,
@@ -39,13 +39,13 @@ def draw_values(
     @hypothesis.seed(1)
     @given(value=strategy)
     def test(value: Any) -> None:
-        seen.append(value)
+        values.append(value)
         body(value)
 
     until = time.monotonic() + seconds
     with use_fuzz_engine(TimeSlice(0, 0, 1, 0, until, until + 60, 60)):
         test()
-    return seen
+    return values
 
 
 def report_nothing(value: Any) -> None:

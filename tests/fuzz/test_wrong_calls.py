@@ -137,12 +137,12 @@ def test_a_disk_that_is_full_is_told_before_anything_runs(
 def test_a_disk_that_fills_up_meanwhile_is_an_error_and_not_a_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = ExampleCorpus(tmp_path, lambda: False)
-    kept.save(b"test", b"first")
+    corpus = ExampleCorpus(tmp_path, lambda: False)
+    corpus.save(b"test", b"first")
     monkeypatch.setattr(os, "replace", full_disk)
     with pytest.raises(NotReadyError, match="No space left on device"):
-        kept.save(b"test", b"second")
-    assert list(kept.fetch(b"test")) == [b"first"]
+        corpus.save(b"test", b"second")
+    assert list(corpus.fetch(b"test")) == [b"first"]
 
 
 def test_a_night_on_a_disk_that_fills_up_ends_with_words(nights: Nights) -> None:
@@ -167,9 +167,9 @@ def test_a_failure_that_cannot_be_written_is_told_with_its_example(
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
     (tmp_path / ".unfix").write_text("a file in the way")
     found = FoundFailure("ValueError", "here", "", "no", ["x=1"], "AAE=")
-    made = make_record(found, "a.py::test_x")
+    record = make_record(found, "a.py::test_x")
     with pytest.raises(NotReadyError, match=r"its example of a\.py::test_x is AAE="):
-        failure_files.write_failure(made, found.key, [])
+        failure_files.write_failure(record, found.key, [])
 
 
 def test_a_failure_without_an_example_cannot_be_kept(nights: Nights) -> None:

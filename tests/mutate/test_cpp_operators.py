@@ -286,11 +286,11 @@ def test_a_kept_fault_is_a_toggle_that_works_both_ways(body: str, fixed: str, bu
     code = in_kernel(body)
     fault = make_cpp_faults(code, "drop-clamp").faults[0]
     sources = Memory({CPP_MODULE: code})
-    kept = build_toggle(fault, sources, "0.5.9", range_sources=[], registry=NONE)
-    ((edit,),) = (variant.edits for variant in kept.variants)
+    toggle = build_toggle(fault, sources, "0.5.9", range_sources=[], registry=NONE)
+    ((edit,),) = (variant.edits for variant in toggle.variants)
     assert (edit.fixed, edit.buggy) == (fixed, buggy)
-    assert find_toggle_status(kept, sources).state is ToggleState.FIXED
-    (module,) = make_plan([ToggleChoice(kept, Direction.REVERT)], sources, "0.5.9").modules
+    assert find_toggle_status(toggle, sources).state is ToggleState.FIXED
+    (module,) = make_plan([ToggleChoice(toggle, Direction.REVERT)], sources, "0.5.9").modules
     assert module.text == fault.apply_to(code)
 
 
@@ -299,10 +299,10 @@ def test_real_sources_have_faults_of_every_kind(release: str) -> None:
     sources = managed_releases.get_release(release).open_sources()
     paths = [path for path in sources.cpp_sources() if path.endswith((".cuh", ".cu"))]
     targets = [CodeTarget(path, "") for path in paths[::6]]
-    made = generate_faults(targets, sources)
-    assert {fault.operator for fault in made.faults} == {name for name, _, _ in CASES}
-    assert len({fault.id for fault in made.faults}) == len(made.faults)
-    for fault in made.faults:
+    generated = generate_faults(targets, sources)
+    assert {fault.operator for fault in generated.faults} == {name for name, _, _ in CASES}
+    assert len({fault.id for fault in generated.faults}) == len(generated.faults)
+    for fault in generated.faults:
         source = sources.read(fault.module)
         assert source is not None
         assert fault.apply_to(source.text) != source.text

@@ -38,10 +38,10 @@ VERSION = '__version__ = "0.5.99"\n'
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> SglangCheckout:
-    made = SglangCheckout(tmp_path / "checkout")
-    made.commit({"version.py": VERSION, "srt/sizes.py": OLD, "srt/same.py": OLD})
-    made.git("tag", "before")
-    return made
+    checkout = SglangCheckout(tmp_path / "checkout")
+    checkout.commit({"version.py": VERSION, "srt/sizes.py": OLD, "srt/same.py": OLD})
+    checkout.git("tag", "before")
+    return checkout
 
 
 @pytest.mark.parametrize(
@@ -217,10 +217,10 @@ def test_two_releases_are_compared_by_their_sources() -> None:
     )
     assert old is not None
     assert new is not None
-    kept = set(old.text.split("\n"))
+    old_lines = set(old.text.split("\n"))
     code = set(range(1, new.text.count("\n") + 2)) - changed_lines.find_python_remarks(new.text)
     brought = [
-        n for n, line in enumerate(new.text.split("\n"), 1) if n in code and line not in kept
+        n for n, line in enumerate(new.text.split("\n"), 1) if n in code and line not in old_lines
     ]
     assert len(brought) > 20
     assert set(brought) <= lines[MODULE]
@@ -228,8 +228,8 @@ def test_two_releases_are_compared_by_their_sources() -> None:
     targets = [
         t for t in changed_lines.list_changed_functions(sources, lines) if len(t.qualname) < 50
     ][:4]
-    made = generate_faults(targets, sources, only_lines=lines)
-    assert made.faults
-    for fault in made.faults:
+    generated = generate_faults(targets, sources, only_lines=lines)
+    assert generated.faults
+    for fault in generated.faults:
         assert lines[MODULE] & set(range(fault.first, fault.last + 1))
-    assert len(made.faults) < len(generate_faults(targets, sources).faults)
+    assert len(generated.faults) < len(generate_faults(targets, sources).faults)

@@ -133,10 +133,10 @@ def test_the_family_is_that_of_the_functions_toggles_or_of_the_modules() -> None
         ([elsewhere, same_module], "near"),
         ([elsewhere, same_module, same], "here"),
     ):
-        asked = build_toggle(
+        toggle = build_toggle(
             fault, sources, "0.5.9", range_sources=[], registry=ToggleCatalogue(toggles)
         )
-        assert asked.family == family
+        assert toggle.family == family
 
 
 def test_the_range_is_the_releases_that_have_the_code() -> None:
@@ -146,10 +146,10 @@ def test_the_range_is_the_releases_that_have_the_code() -> None:
 
     def ranges(*there: tuple[str, dict[str, str]], version: str | None = "0.5.12") -> list[str]:
         others = [Memory(modules, version) for version, modules in there]
-        asked = build_toggle(
+        toggle = build_toggle(
             fault, Memory(mine, version), version or "x", range_sources=others, registry=NONE
         )
-        return [variant.releases for variant in asked.variants]
+        return [variant.releases for variant in toggle.variants]
 
     assert ranges() == [">=0.5.12"]
     assert ranges(version=None) == [">=0"]  # a checkout without a version
@@ -240,14 +240,14 @@ def test_faults_of_a_release_become_files_that_work_both_ways(release: str, tmp_
     taken = 0
     for fault in faults:
         try:
-            asked = build_toggle(
+            built = build_toggle(
                 fault, sources, release, range_sources=[sources], registry=released.load_registry()
             )
         except KeepFaultError:  # the same lines stand elsewhere
             continue
         families = {toggle.family for toggle in released.load_registry()}
-        assert asked.family in families | {module_of(fault)}
-        assert both_ways(write_and_read(asked, tmp_path), fault, sources), fault
+        assert built.family in families | {module_of(fault)}
+        assert both_ways(write_and_read(built, tmp_path), fault, sources), fault
         taken += 1
     assert taken >= len(faults) * 0.9
 

@@ -67,20 +67,20 @@ def test_builds_in_other_threads_stop_the_time_until_the_last_one_ends() -> None
                 end.wait()
 
         threads = [threading.Thread(target=build, args=[end]) for end in ends]
-        seen = []
+        times_left = []
         with fault_attempt._limit_time(60.0):
             threads[0].start()
             started.acquire()
-            seen.append(read_timer())
+            times_left.append(read_timer())
             threads[1].start()
             started.acquire()
             ends[0].set()
             threads[0].join()
-            seen.append(read_timer())
+            times_left.append(read_timer())
             ends[1].set()
             threads[1].join()
-            seen.append(read_timer())
-        return seen
+            times_left.append(read_timer())
+        return times_left
 
     first, second, after = child_process.call_in_fork(build_in_threads)
     assert first > 60.0

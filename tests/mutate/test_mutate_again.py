@@ -62,8 +62,12 @@ def test_what_is_left_out_is_what_a_call_means_anyway() -> None:
 
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    asked = parser.parse_args(shlex.split(make_commands(release="0.5.23")[0])[2:])
-    usual = {name: getattr(asked, name) for name in view.DEFAULT_SETTINGS}
+    arguments = parser.parse_args(shlex.split(make_commands(release="0.5.23")[0])[2:])
+    usual = {name: getattr(arguments, name) for name in view.DEFAULT_SETTINGS}
     assert usual == view.DEFAULT_SETTINGS
-    assert (asked.release, asked.fault, asked.targets) == ("0.5.23", [FAULT.id], ["m:f"])
+    assert (arguments.release, arguments.fault, arguments.targets) == (
+        "0.5.23",
+        [FAULT.id],
+        ["m:f"],
+    )
     assert set(view.DEFAULT_SETTINGS) <= {*RESUMED_SETTINGS, "toggles"}

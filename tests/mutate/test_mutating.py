@@ -54,12 +54,12 @@ def test_each_fault_gets_its_fate_and_the_way_it_was_killed(mutate: Mutate) -> N
 
 def test_what_only_an_import_can_change_is_outside_the_score(mutate: Mutate) -> None:
     start = CODE.index("maxsize=4")
-    made = mutate.fault("width", "rows * topk", "rows")
+    fault = mutate.fault("width", "rows * topk", "rows")
     line = CODE.count("\n", 0, start) + 1
-    fields = {name: getattr(made, name) for name in made.__struct_fields__}
+    fields = {name: getattr(fault, name) for name in fault.__struct_fields__}
     places = {"start": start, "end": start + 9, "line": line, "first": line, "last": line}
     changed = {"id": "0123456789", "qualname": "total", "before": "maxsize=4", "after": "maxsize=5"}
-    mutate.faults.append(type(made)(**{**fields, **places, **changed}))
+    mutate.faults.append(type(fault)(**{**fields, **places, **changed}))
     run = mutate.run()
     fated = by_id(run)["0123456789"]
     assert fated["fate"] == "not live"
@@ -95,7 +95,7 @@ def test_a_line_that_is_recorded_and_code_that_does_not_run_is_unreached(mutate:
 def test_an_equal_fault_that_is_killed_is_an_error(mutate: Mutate) -> None:
     wrong = mutate.fault("width", "rows * topk", "rows")
     right = mutate.fault("width", "rows * topk", "topk * rows")
-    kept = mutate.fault("total", "range(count)", "range(count - 1)")
+    other = mutate.fault("total", "range(count)", "range(count - 1)")
     unread = mutate.fault("unread", "rows + ROOM", "ROOM + rows")
     mutate.equals = {
         wrong.id: "so it was thought",
@@ -112,7 +112,7 @@ def test_an_equal_fault_that_is_killed_is_an_error(mutate: Mutate) -> None:
     assert fates[right.id]["ran"]
     assert not fates[right.id]["longer"]
     assert fates[wrong.id]["fate"] == "killed"
-    assert fates[kept.id]["fate"] == "killed"
+    assert fates[other.id]["fate"] == "killed"
     assert run["code"] == 1
     assert any(wrong.id in problem and "equal" in problem for problem in run["problems"])
 

@@ -13,11 +13,11 @@ OTHER = "def size(n, m):\n    return n * m\n"
 @pytest.fixture
 def checkout(mutate: Mutate) -> SglangCheckout:
     """Commit twice: one function that guards run changed, and a module that none reads."""
-    made = SglangCheckout(mutate.package.parent, root="")
-    made.commit({"srt/sizes.py": CODE})
-    made.git("tag", "before")
-    made.commit({"srt/sizes.py": WIDER, "srt/other.py": OTHER})
-    return made
+    checkout = SglangCheckout(mutate.package.parent, root="")
+    checkout.commit({"srt/sizes.py": CODE})
+    checkout.git("tag", "before")
+    checkout.commit({"srt/sizes.py": WIDER, "srt/other.py": OTHER})
+    return checkout
 
 
 def test_a_narrow_diff_has_faults_in_every_changed_function(

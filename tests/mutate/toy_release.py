@@ -116,7 +116,7 @@ class Mutate:
         """Add a fault to the next run, at the first such place after the function's name."""
         start = CODE.index(before, CODE.index(f"def {qualname}("))
         line = CODE.count("\n", 0, start) + 1
-        made = MutationFault(
+        fault = MutationFault(
             id=compute_fault_id("hand", MODULE, qualname, before, after),
             operator="hand",
             module=MODULE,
@@ -132,8 +132,8 @@ class Mutate:
             after=after,
             words=f"{before} becomes {after}",
         )
-        self.faults.append(made)
-        return made
+        self.faults.append(fault)
+        return fault
 
     @property
     def environment(self) -> dict[str, str]:
@@ -148,8 +148,8 @@ class Mutate:
         }
 
     def command(self, *words: str) -> list[str]:
-        asked = ["mutate", "--release", "current", "--suite", str(self.guards.parent), "-j", "1"]
-        return [sys.executable, str(self.root / "driver.py"), *asked, *words]
+        options = ["mutate", "--release", "current", "--suite", str(self.guards.parent), "-j", "1"]
+        return [sys.executable, str(self.root / "driver.py"), *options, *words]
 
     def call(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         """Call the command in the folder of a release's checkout."""

@@ -109,8 +109,10 @@ class SizedCase:
         if self.launch is None or self.launch.grid is None or not self.launch.is_grid_certain:
             return "its grid is not known"
         for parameter in self.case.runtime_parameters:
-            given = parameter.host_value
-            if _is_integer(parameter) and (given.expression == "" or not given.is_certain):
+            host_value = parameter.host_value
+            if _is_integer(parameter) and (
+                host_value.expression == "" or not host_value.is_certain
+            ):
                 return f"what {parameter.name} is"
         for parameter in self.case.constants.values():
             if not self._is_settled_constant(parameter):
@@ -119,19 +121,22 @@ class SizedCase:
 
     def _is_settled_constant(self, parameter: AssumedParameter) -> bool:
         """Return whether every caller passes this constant, by the host's code."""
-        given, value = parameter.host_value, parameter.value
-        if given.kind == "constant":
-            return bool(value == given.value and given.is_certain)
-        if given.kind == "number":
-            for word in self._iterate_words(given.expression):
+        host_value, value = parameter.host_value, parameter.value
+        if host_value.kind == "constant":
+            return bool(value == host_value.value and host_value.is_certain)
+        if host_value.kind == "number":
+            for word in self._iterate_words(host_value.expression):
                 self.fixed_values.setdefault(word, self._find_usual_value(word, parameter.name))
-            return given.is_certain and self.evaluate(given.expression, self.fixed_values) == value
-        if given.kind == "flag":
-            return given.is_certain
+            return (
+                host_value.is_certain
+                and self.evaluate(host_value.expression, self.fixed_values) == value
+            )
+        if host_value.kind == "flag":
+            return host_value.is_certain
         if isinstance(value, float):
             return True
-        name = given.expression
-        if isinstance(name, str) and _CALLER_NAME.match(name) and given.is_certain:
+        name = host_value.expression
+        if isinstance(name, str) and _CALLER_NAME.match(name) and host_value.is_certain:
             if type(value) is int:
                 return self.fixed_values.setdefault(name, value) == value
             return isinstance(value, bool)
@@ -320,12 +325,12 @@ class SizedCase:
     def _replace_constant(
         self, parameter: AssumedParameter, word_values: WordValues
     ) -> AssumedParameter:
-        given = parameter.host_value
+        host_value = parameter.host_value
         is_number = parameter.kind == "constexpr" and type(parameter.value) is int
-        words = set(self._iterate_words(given.expression)) if is_number else set()
-        if given.kind == "constant" or not words or not words <= self.fixed_values.keys():
+        words = set(self._iterate_words(host_value.expression)) if is_number else set()
+        if host_value.kind == "constant" or not words or not words <= self.fixed_values.keys():
             return parameter
-        return replace(parameter, value=self.evaluate(given.expression, word_values))
+        return replace(parameter, value=self.evaluate(host_value.expression, word_values))
 
     def find_lines(self, access: IROperation) -> set[FileLine]:
         """Find the lines of an access and its address, which lead to few other accesses."""

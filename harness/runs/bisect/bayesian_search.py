@@ -171,17 +171,17 @@ class BayesianSearch:
         steps = math.ceil(math.log2(len(suspects) + 1)) + 1
         ends = len(self.run_log) + self.inconclusive_runs.total() + self.repeat * steps
         inside = [(0, 0)] * len(hypotheses)  # runs in which each acts, and events of these
-        total, met = EventCount(), 0
+        total, counted_runs = EventCount(), 0
         acting: dict[int, list[int]] = {}  # by a run's toggles: the active ones
         while True:
-            for mask, event in self.run_log[met:]:
+            for mask, event in self.run_log[counted_runs:]:
                 total.add_run(event)
                 if mask not in acting:
                     acting[mask] = [i for i, one in enumerate(hypotheses) if one.is_active_in(mask)]
                 for place in acting[mask]:
                     runs, events = inside[place]
                     inside[place] = runs + 1, events + event
-            met = len(self.run_log)
+            counted_runs = len(self.run_log)
             weights = self._compute_weights(hypotheses, inside, total)
             best = max(range(len(weights)), key=weights.__getitem__)
             over = len(self.run_log) + self.inconclusive_runs.total() >= ends

@@ -146,31 +146,31 @@ class CommandRunner:
         answer, how, value = self.rules.judge(ended, self._compute_time_limit(), output)
         if answer is not BisectAnswer.FAILS or not how.startswith("hang"):
             self.longest_seconds = max(self.longest_seconds, seconds)
-        ran = None
+        reach_by_toggle = None
         folder = job_folder / "attestations"
         if job.choices:
-            found = attestation.read_attestations(folder) if folder.is_dir() else []
-            applied = {toggle for one in found for toggle in one.toggles}
-            ran = {
-                name: sum(one.reach(name, direction.value) for one in found)
+            attestations = attestation.read_attestations(folder) if folder.is_dir() else []
+            applied = {toggle for one in attestations for toggle in one.toggles}
+            reach_by_toggle = {
+                name: sum(one.reach(name, direction.value) for one in attestations)
                 for name, direction in job.choices
             }
             missing = [name for name, _ in job.choices if name not in applied]
             wanted = str(job.version.tree.version)
-            other = {one.release for one in found if one.toggles} - {wanted}
-            if other and not missing and answer is not BisectAnswer.CANNOT_TELL:
+            other_releases = {one.release for one in attestations if one.toggles} - {wanted}
+            if other_releases and not missing and answer is not BisectAnswer.CANNOT_TELL:
                 answer = BisectAnswer.CANNOT_TELL
-                how = f"{how}, but it ran SGLang {', '.join(sorted(other))}, not {wanted}"
+                how = f"{how}, but it ran SGLang {', '.join(sorted(other_releases))}, not {wanted}"
             if missing and answer is not BisectAnswer.CANNOT_TELL:
                 answer = BisectAnswer.CANNOT_TELL
-                how = f"{how}, but {_explain_missing_toggles(output, missing, bool(found))}"
+                how = f"{how}, but {_explain_missing_toggles(output, missing, bool(attestations))}"
         shutil.rmtree(folder, ignore_errors=True)
         return job.make_trial(
             answer,
             how,
             seconds,
             value=value,
-            reach_by_toggle=ran,
+            reach_by_toggle=reach_by_toggle,
             output=output[-MAX_OUTPUT_KEPT:],
             replay=self._build_replay_command(job),
         )

@@ -69,8 +69,8 @@ class HalvingSearch:
         if self.find_all or len(first) > 1:
             sets = yield from self._find_other_sets(first, everything)
         smallest = min(map(len, sets))
-        kept = sets if self.find_all else [next(s for s in sets if len(s) == smallest)]
-        return (yield from self._confirm_sets(kept, everything))
+        reported = sets if self.find_all else [next(s for s in sets if len(s) == smallest)]
+        return (yield from self._confirm_sets(reported, everything))
 
     def _report_nothing_found(self) -> SearchResult:
         silent = sum(answer.shows_symptom is None for answer in self.answers.values())
@@ -189,9 +189,9 @@ class HalvingSearch:
             shown = self._find_smallest_showing(candidates)
         if shown is None:
             return None
-        one = yield from self._find_single_culprit(shown)
-        if one is not None:
-            return one
+        culprit = yield from self._find_single_culprit(shown)
+        if culprit is not None:
+            return culprit
         return (yield from self._minimize_set(shown))
 
     def _find_smallest_showing(self, candidates: ToggleIds) -> ToggleIds | None:
@@ -241,8 +241,8 @@ class HalvingSearch:
         middle = (len(candidates) + 1) // 2
         first, second = candidates[:middle], candidates[middle:]
         later = yield from self._run_quickxplain(background | frozenset(first), True, second)
-        kept = background | frozenset(later)
-        sooner = yield from self._run_quickxplain(kept, bool(later), first)
+        with_later = background | frozenset(later)
+        sooner = yield from self._run_quickxplain(with_later, bool(later), first)
         return [*sooner, *later]
 
     def _search_parts(self, candidates: ToggleIds) -> QuestionGenerator[ToggleIds | None]:
@@ -306,17 +306,17 @@ class HalvingSearch:
         """Run each set alone, and all toggles but the culprits, afresh."""
         rest = self._list_sets_without(frozenset().union(*sets), everything)
         answers = yield from self._ask_about([*sets, *rest], "proof")
-        found = SearchResult(minimal_sets=sets)
-        again = [one for one in sets if self.confirm_twice and self.times_shown[one] < 2]
-        if again:
-            more = yield [SearchQuestion(one, "again") for one in again]
+        result = SearchResult(minimal_sets=sets)
+        shown_once = [one for one in sets if self.confirm_twice and self.times_shown[one] < 2]
+        if shown_once:
+            repetitions = yield [SearchQuestion(one, "again") for one in shown_once]
             self.inconsistent_sets += [
-                one for one, a in zip(again, more, strict=True) if not a.shows_symptom
+                one for one, a in zip(shown_once, repetitions, strict=True) if not a.shows_symptom
             ]
         smaller = [one for one in self.undecided_subsets if any(one < whole for whole in sets)]
         if smaller:
             names = " + ".join(self.universe.sort_toggles(smaller[0]))
-            found.cannot_tell = (
+            result.cannot_tell = (
                 "all of it shows it, but whether fewer would is unknown, like the outcome "
                 f"of {names} alone"
             )
@@ -324,10 +324,10 @@ class HalvingSearch:
             answer.shows_symptom for answer in answers[: len(sets)]
         ):
             names = " + ".join(self.universe.sort_toggles([*self.inconsistent_sets, *sets][0]))
-            found.cannot_tell = (
+            result.cannot_tell = (
                 f"{names} came out in two ways: the outcome changes while nothing does "
                 "(--repeat N searches such a symptom)"
             )
         shows = {answer.shows_symptom for answer in answers[len(sets) :]}
-        found.others_show_symptom = True if True in shows else None if None in shows else False
-        return found
+        result.others_show_symptom = True if True in shows else None if None in shows else False
+        return result

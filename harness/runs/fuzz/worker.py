@@ -162,26 +162,28 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
         if not failing or not all(failing.values()):
             return side
         first = files.read_result()
-        kept: tuple[SideResult, dict[str, bytes]] | None = None  # a repetition that failed
+        failing_repetition: tuple[SideResult, dict[str, bytes]] | None = (
+            None  # a repetition that failed
+        )
         failures: list[FoundFailure] = []
         failed_again: set[str] = set()
         repeated = side
         for blob in failing.values():
             now = time.monotonic()
-            again = msgspec.structs.replace(
+            repetition = msgspec.structs.replace(
                 time_slice,
                 first_blobs=[blob],
                 generate_until=now,
                 shrink_until=now + max(1.0, time_slice.shrink_until - now),
             )
             supervisor.delete_test_files(self.folder, time_slice.serial)
-            repeated = run_anew(again)
+            repeated = run_anew(repetition)
             if keys := files.list_failing_examples(repeated):
                 failed_again |= keys.keys()
                 failures += files.read_failures()
-                kept = repeated, files.read_all()
-        if kept is not None:
-            repeated, content = kept
+                failing_repetition = repeated, files.read_all()
+        if failing_repetition is not None:
+            repeated, content = failing_repetition
             files.write_all(content)
         files.merge_repeat(first, failures)
         self.unrepeated = [key for key in failing if key not in failed_again]

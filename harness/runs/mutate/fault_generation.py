@@ -94,13 +94,13 @@ def _generate_in_function(
     useful.sort(
         key=lambda t: (t.change.start, t.change.end, order[t.operator.name], t.change.replacement)
     )
-    kept = _sample_per_statement(useful)
+    sampled = _sample_per_statement(useful)
     dropped += [
         _make_dropped_fault(candidate, TOO_MANY_REASON)
         for candidate in useful
-        if candidate not in kept
+        if candidate not in sampled
     ]
-    return [_make_fault(candidate, original, numbers) for candidate in kept], dropped
+    return [_make_fault(candidate, original, numbers) for candidate in sampled], dropped
 
 
 def _sample_per_statement(candidates: list[CandidateFault]) -> list[CandidateFault]:
@@ -111,14 +111,14 @@ def _sample_per_statement(candidates: list[CandidateFault]) -> list[CandidateFau
     groups: defaultdict[tuple[str, int], list[CandidateFault]] = defaultdict(list)
     for candidate in candidates:
         groups[candidate.operator.name, candidate.statement_index].append(candidate)
-    kept: set[int] = set()
+    sampled_ids: set[int] = set()
     for group in groups.values():
         last = len(group) - 1
-        kept |= {
+        sampled_ids |= {
             id(group[round(last * n / (MAX_FAULTS_PER_STATEMENT - 1))])
             for n in range(MAX_FAULTS_PER_STATEMENT)
         }
-    return [candidate for candidate in candidates if id(candidate) in kept]
+    return [candidate for candidate in candidates if id(candidate) in sampled_ids]
 
 
 def _iterate_candidates(
