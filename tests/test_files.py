@@ -90,6 +90,7 @@ def test_the_good_file_is_good(file: Path) -> None:
         ("family:", "3: c\nfamily:", 3, "a key is a word"),
         ("title: Something is off by one", "title: 2020-99-99", 2, "month must be in"),
         ("title: Something is off by one", "title: &t [*t]", 2, "Expected `str`, got `array`"),
+        ("family:", "upstream: ['1']\nfamily:", 3, r"upstream\[0\]: Expected `int`, got `str`"),
         ("title: Something is off by one", "title:", 2, "Expected `str`, got `null`"),
         ("title: Something is off by one", "title: ' '", 2, "title: empty"),
         ("'a + $B'", "''", 10, r"variants\[0\].edits\[0\].fixed: empty"),
