@@ -24,7 +24,7 @@ def choose_name_flags(ninja: Any) -> tuple[str, ...]:
 @functools.cache
 def find_name_flags(compiler: str) -> tuple[str, ...]:
     """Return the flags if nvcc and its host compiler take them; clang, and hipcc, refuse them."""
-    command = [compiler, *_FLAGS, "-x", "c++", "-c", os.devnull, "-o", os.devnull]
+    command = [compiler, *_FLAGS, "-x", "c++", "-E", os.devnull]  # it writes no file
     try:
         done = subprocess.run(command, capture_output=True, check=False)
     except OSError:
