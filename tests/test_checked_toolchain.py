@@ -258,7 +258,7 @@ def test_builds_with_checks_have_caches_of_their_own(toolkit: CheckedToolkit) ->
 
 
 def test_one_process_at_a_time_fills_its_folder(
-    toolkit: CheckedToolkit, monkeypatch: pytest.MonkeyPatch
+    toolkit: CheckedToolkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fill(one: CheckedToolkit, *_: object) -> None:
         with open(one.folder / ".lock") as lock, pytest.raises(BlockingIOError):
@@ -268,9 +268,9 @@ def test_one_process_at_a_time_fills_its_folder(
     filled: list[CheckedToolkit] = []
     monkeypatch.setattr(checked_toolchain, "_fill_toolkit", fill)
     home = (toolkit.home / "include").resolve().parent
-    other_toolkit = checked_toolchain.make_checked_toolkit(home, ("bounds",))
-    assert checked_toolchain.make_checked_toolkit(home, ("bounds",)) == other_toolkit
-    assert filled == [other_toolkit]
+    new_toolkit = checked_toolchain.make_checked_toolkit(home, ("bounds",), tmp_path)
+    assert checked_toolchain.make_checked_toolkit(home, ("bounds",), tmp_path) == new_toolkit
+    assert filled == [new_toolkit]
 
 
 def test_a_call_requests_them(

@@ -223,7 +223,15 @@ def test_a_job_that_runs_a_pull_request_cannot_write_and_one_that_writes_runs_no
     assert not [words for step in steps_of(COMMENT) for words in list_commands(step.get("run", ""))]
 
 
-def test_the_review_and_the_action_name_the_inputs_that_the_action_has() -> None:
+def test_the_review_the_comment_and_the_action_name_inputs_and_steps_that_are_there() -> None:
+    for name in ("review.yml", "review-comment.yml"):
+        text = (FOLDER / name).read_text()
+        workflow = yaml.safe_load(text)
+        declared = workflow[True]["workflow_call"]["inputs"]  # YAML reads `on` as true
+        assert set(re.findall(r"inputs\.([\w-]+)", text)) == set(declared)
+        for job in workflow["jobs"].values():
+            used_steps = set(re.findall(r"steps\.([\w-]+)", yaml.safe_dump(job)))
+            assert used_steps <= {step.get("id") for step in job["steps"]}
     for step in steps_of(REVIEW):
         if step.get("uses") == "./unfix":
             assert set(step["with"]) <= set(ACTION["inputs"])
@@ -267,6 +275,7 @@ def test_the_script_of_the_action_runs_here(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     words = (tmp_path / "words").read_text().splitlines()
     assert words[:5] == ["pr", str(tmp_path / "sglang"), "a...$(touch bad)", "--only", "zoo"]
+    assert parse_words(words).command == "pr"
     assert (tmp_path / "output").read_text() == "code=1\n"
     assert (tmp_path / "summary").read_text() == "a review\n"
     assert not (tmp_path / "bad").exists()
@@ -278,6 +287,7 @@ def test_the_script_of_the_action_runs_here(tmp_path: Path) -> None:
     subprocess.run(["bash", script], cwd=tmp_path, env=environment, capture_output=True)
     words = (tmp_path / "words").read_text().splitlines()
     assert words == ["pr", str(tmp_path / "sglang"), "--base", "main"]
+    assert parse_words(words).command == "pr"
 
 
 FAKE_UNFIX = """#!/usr/bin/env bash

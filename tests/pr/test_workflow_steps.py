@@ -125,7 +125,8 @@ def test_the_workflow_reviews_a_pull_request_and_comments_on_it(
     runner.run_job("comment", {**comment, "steps": steps}, event)
     assert runner.failures == []
     *_, posted = (tmp_path / "calls").read_text().splitlines()
-    assert posted.endswith("repos/owner/sglang/issues/7/comments -F body=@unfix-review/review.md")
+    made = "api --method POST repos/owner/sglang/issues/7/comments"
+    assert posted == f"{made} -F body=@unfix-review/review.md"
     assert runner.ran == [
         "The commit that the change left, and the name of its cache",
         "The review",

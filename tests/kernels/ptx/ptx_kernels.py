@@ -68,7 +68,7 @@ def launch_text(
 ) -> list[Exception]:
     """Launch the first kernel of this name; `fields` are further ones of a tensor's allocation."""
     module, fields = load_module(text), fields or {}
-    entry = entry if entry in module.entries else module.entries[0]
+    entry = entry or module.entries[0]
     allocations = tuple(
         replace(describe_array(name, array), **fields.get(name, {}))
         for name, array in tensors.items()
