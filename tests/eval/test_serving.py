@@ -15,8 +15,9 @@ import msgspec
 import pytest
 from calling import PATIENCE_SECONDS, is_alive, start_program, wait_until
 from faked import MODULE, PYTHON, FakeServers, ended_at_exit, read_pids
-from fixture_types import Patch
+from fixture_types import Output, Patch
 
+from harness.cli import main
 from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
 from harness.runs.eval import model_folders
@@ -99,11 +100,13 @@ def test_a_program_that_cannot_be_started(serve: FakeServers) -> None:
         server.wait_until_ready(PATIENCE_SECONDS)
 
 
-def test_a_model_that_is_not_there() -> None:
+def test_a_model_that_is_not_there(capsys: Output) -> None:
     with pytest.raises(
         NotReadyError, match=r"no model is called lama: there are .*llama.*or give a fol"
     ):
         model_folders.find_model_folder("lama")
+    assert main.main(["eval", "--device", "cpu", "--model", "lama"]) == 3
+    assert "no model is called lama: there are" in capsys.readouterr().err
 
 
 def test_a_port_that_is_in_use_is_not_given() -> None:
