@@ -221,7 +221,7 @@ def parse_budget(text: str, name: str) -> float:
     hours, minutes, seconds = map(float, parts)
     total = 3600 * hours + 60 * minutes + seconds
     if not 0 < total < math.inf:
-        raise UnfixError(f"{name} {text} is no budget: say 45s, 30m, 8h or 1h30m")
+        raise UnfixError(f"{name} '{text}' is no budget: say 45s, 30m, 8h or 1h30m")
     return total
 
 

@@ -49,7 +49,7 @@ BUDGETS = ("0", "0s", "-5m", "soon", "5 fortnights", "nan", "m")
         (["--release", "current", "--limit", "0"], "--limit is a positive number, and not 0"),
         (["--release", "current", "--memory", "-1"], "--memory is a positive number, and not -1"),
         *(
-            ([f"--for={budget}"], f"--for {budget} is no budget: say 45s, 30m, 8h or 1h30m")
+            ([f"--for={budget}"], f"--for '{budget}' is no budget: say 45s, 30m, 8h or 1h30m")
             for budget in BUDGETS
         ),
     ],
