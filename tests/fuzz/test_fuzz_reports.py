@@ -148,6 +148,8 @@ def make_run() -> FuzzRun:
     coverage = [FileCoverage("1.0", "sglang/a.py", 3, 4, 10, 200)]
     run = FuzzRun("fuzz-1", "2026-01-01T00:00:00+00:00", 7, 60.0, seconds=32.0, search_seconds=20.0)
     run.status, run.tests, run.coverage, run.failures = "finished", tests, coverage, [failure]
+    tests[0].exhausted = tests[1].exhausted = True
+    run.problems = ["a worker [2] ended"]
     return run
 
 
@@ -157,6 +159,7 @@ SUMMARY = (
 )
 CONTENTS = (
     *("fullness 0.75", "3/4", "10/200", "failed: 1.0-x (not shrunk)", "no [1]", "a=1", SUMMARY),
+    *("a worker [2] ended", "every possible example"),
     *("left out: suites/k/test_k.py::test_z on 1.0: it draws no examples", "fuzz --replay x.json"),
 )
 
