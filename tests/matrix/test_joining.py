@@ -14,6 +14,7 @@ import pytest
 from driving import Drive, make_cell
 from fixture_types import Output, Patch
 
+from harness.cli.matrix import stored_runs
 from harness.cli.report import command
 from harness.core.errors import NotReadyError, UnfixError
 from harness.runs.matrix import shards
@@ -171,6 +172,20 @@ def test_a_store_without_a_matrix_among_those_with_one_is_an_error(drive: Drive)
         report_runs("--merge", one, str(other))
     # Proven cells of a run given by name are merged all the same; this one proved nothing.
     assert report_runs("--proofs", "--merge", one, str(other)) == 1
+
+
+def test_the_newest_matrix_run_is_shown_unless_a_later_run_is_not_part_of_it(drive: Drive) -> None:
+    arguments = argparse.Namespace(proofs=False, runs=[], merge=[])
+    store = Store(Path(store_runs(drive.root / "one.sqlite", make_shard(2, 2))))
+    store.prove.begin(ProveRun("p-1", "prove", "2026-01-01T00:01:00+00:00"))
+    assert stored_runs.find_requested_run(store, arguments) is not None
+    store.prove.begin(ProveRun("p-2", "prove", "2026-01-01T00:03:00+00:00"))
+    assert stored_runs.find_requested_run(store, arguments) is None
+    proving = make_shard(2, 2)
+    proving.cells[0].command = ["unfix", "prove", "all"]
+    store = Store(Path(store_runs(drive.root / "two.sqlite", proving)))
+    store.prove.begin(ProveRun("p-1", "prove", "2026-01-01T00:03:00+00:00"))
+    assert stored_runs.find_requested_run(store, arguments) is not None
 
 
 def test_a_store_of_another_format_or_none_at_all_is_an_error(drive: Drive) -> None:
