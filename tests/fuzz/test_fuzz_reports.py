@@ -159,7 +159,7 @@ SUMMARY = (
 )
 CONTENTS = (
     *("fullness 0.75", "3/4", "10/200", "failed: 1.0-x (not shrunk)", "no [1]", "a=1", SUMMARY),
-    *("a worker [2] ended", "every possible example"),
+    *("a worker [2] ended", "every possible example", "sglang/a.py"),
     *("left out: suites/k/test_k.py::test_z on 1.0: it draws no examples", "fuzz --replay x.json"),
 )
 
