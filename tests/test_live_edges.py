@@ -21,7 +21,7 @@ from sglang import forms
 
 from harness import toggles
 from harness.core.errors import PatchError
-from harness.patching import cached_answers
+from harness.patching import cached_answers, live_functions
 from harness.patching.live_engine import engine
 
 TOY_TOGGLES = (Path(__file__).parent / "toy" / "toggles",)
@@ -369,3 +369,22 @@ def test_a_forked_child_counts_for_itself() -> None:
             os._exit(0 if (before, seen.reach) == (0, 1) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert seen.reach == 5
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("def f(*a): return a", "def f(**a): return a"),
+        ("x = (1, 2)", "x = (1.0, 2)"),
+        ("x = 0.0", "x = -0.0"),
+        ("x = y in {1, 2}", "x = y in {1.0, 2}"),
+        ("x = 1", "x = True"),
+    ],
+)
+def test_codes_that_behave_otherwise_have_other_keys(one: str, other: str) -> None:
+    keys = [
+        live_functions.make_behaviour_key(compile(text, "", "exec"))
+        for text in (one, f"# moved\n{one}", other)
+    ]
+    assert keys[0] == keys[1]
+    assert keys[0] != keys[2]

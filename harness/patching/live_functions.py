@@ -12,6 +12,8 @@ from typing import Any
 
 from harness.patching.instrumentation import FUNCTION_NODES
 
+VARIADIC_FLAGS = 0x04 | 0x08  # inspect.CO_VARARGS and CO_VARKEYWORDS, without its import
+
 # The path of a definition inside its module: names, each with its ordinal among equal names.
 DefinitionPath = tuple[tuple[str, int], ...]
 # Their frames never outlive the call that contains them.
@@ -168,9 +170,18 @@ def _index_nested_code(code: CodeType) -> dict[tuple[str, int], CodeType]:
 
 def make_behaviour_key(code: CodeType) -> tuple[Any, ...]:
     """Make a key of what a code object does, without its file and line numbers."""
-    constants = [
-        make_behaviour_key(c) if isinstance(c, CodeType) else (type(c), c) for c in code.co_consts
-    ]
     counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
+    variadic = code.co_flags & VARIADIC_FLAGS
     names = code.co_names, code.co_varnames, code.co_freevars
-    return (*counts, *names, code.co_code, tuple(constants))
+    instructions = code.co_code, code.co_exceptiontable
+    return (*counts, variadic, *names, *instructions, _make_constant_key(code.co_consts))
+
+
+def _make_constant_key(constant: Any) -> Any:
+    """Make a key that tells 1 from 1.0 and 0.0 from -0.0, also in a tuple."""
+    if isinstance(constant, CodeType):
+        return make_behaviour_key(constant)
+    if isinstance(constant, tuple | frozenset):
+        kind = type(constant)
+        return kind, kind(_make_constant_key(part) for part in constant)
+    return type(constant), repr(constant)
