@@ -152,19 +152,19 @@ class SharedProcess:
                 self._pipe.send(request)
             return self
 
-        return supervisor.supervise_test(send, files, self._clean_up, self._spared)
+        return supervisor.supervise_test(send, files, self._clean_up, self._standby_pids)
 
     def end(self) -> None:
         """End the process, if there is one; the next run has a new one."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._reap_process()
-        processes.kill_descendants(os.getpid(), self._spared)
+        processes.kill_descendants(os.getpid(), self._standby_pids)
 
     # The standby
 
     @property
-    def _spared(self) -> tuple[int, ...]:
+    def _standby_pids(self) -> tuple[int, ...]:
         """The standby, which is no part of any test."""
         return () if self._standby is None else (self._standby[0].pid,)
 
@@ -238,7 +238,7 @@ class SharedProcess:
     def _clean_up(self) -> int:
         if self._process is not None:  # it has none
             return 0
-        return processes.kill_descendants(os.getpid(), self._spared)
+        return processes.kill_descendants(os.getpid(), self._standby_pids)
 
 
 class TestServer:
