@@ -40,9 +40,9 @@ from bench import recording, sanitizer
 from harness.cli import kernel_checks
 from harness.core import machine, processes
 from harness.core.errors import UnfixError
-from harness.kernels.cuda import checked_toolchain
-from harness.kernels.gpu import DEFAULT_CHECKS
 from harness.patching.child_environment import ChildEnvironment
+from harness.sanitizer.cuda import checked_toolchain
+from harness.sanitizer.gpu import DEFAULT_CHECKS
 from harness.workers.servers.server import (
     DEFAULT_ENVIRONMENT,
     ServerSetup,

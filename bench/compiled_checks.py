@@ -24,7 +24,7 @@ import triton.testing
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench import release_kernels
-from harness.kernels.gpu import ALL_CHECKS, DEFAULT_CHECKS, checked_launches, process_reports
+from harness.sanitizer.gpu import ALL_CHECKS, DEFAULT_CHECKS, checked_launches, process_reports
 
 CHECKS = {"bounds": ("bounds",), "default": DEFAULT_CHECKS, "all": ALL_CHECKS}
 

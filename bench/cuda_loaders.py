@@ -3,7 +3,7 @@
     UNFIX_CUDA_BUILDS=FILE ./unfix exec --release 0.5.23 -- python -m bench.cuda_loaders [PART ...]
 
 PART is a part of a loader's name; without one, all are launched. FILE gets what
-`harness/kernels/cuda/further_builds.jsonl` holds. A call whose module is not built yet builds it.
+`harness/sanitizer/cuda/further_builds.jsonl` holds. A call whose module is not built yet builds it.
 With UNFIX_VIRTUAL_CARD=B200 the loaders are launched that need compute capability 10.0.
 """
 
@@ -28,7 +28,7 @@ from bench.loader_calls import (
     tensors,
 )
 from harness import checking
-from harness.device.cards import CARD_VARIABLE, DEFAULT_CARD
+from harness.sanitizer.device.cards import CARD_VARIABLE, DEFAULT_CARD
 
 # Each registers its calls.
 MODULES = (attention, experts, four_bits, headers, latents, marlin, pools, products, rows)

@@ -116,7 +116,7 @@ class Launches:
         self.too_large: Counter[str] = Counter()
 
     def pytest_configure(self) -> None:
-        from harness.kernels.check.cpu_launcher import CpuLauncher
+        from harness.sanitizer.check.cpu_launcher import CpuLauncher
 
         launch = CpuLauncher.launch
 

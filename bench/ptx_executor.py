@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from bench.recording import record_result
-from harness.kernels.ptx.abi import ContextField
-from harness.kernels.ptx.compiled_kernels import get_runtime
-from harness.kernels.ptx.executor import load_module
-from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
-from harness.kernels.ptx.launch_memory import LaunchMemory
-from harness.kernels.ptx.lowering import PtxLowering
-from harness.kernels.ptx.reader import read_kernel
+from harness.sanitizer.ptx.abi import ContextField
+from harness.sanitizer.ptx.compiled_kernels import get_runtime
+from harness.sanitizer.ptx.executor import load_module
+from harness.sanitizer.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
+from harness.sanitizer.ptx.launch_memory import LaunchMemory
+from harness.sanitizer.ptx.lowering import PtxLowering
+from harness.sanitizer.ptx.reader import read_kernel
 
 TEXT = (Path(__file__).parent / "small" / "ptx_rows.ptx").read_text()
 ROWS, WIDTH, THREADS = 64, 4096, 256

@@ -30,7 +30,7 @@ from bench import recording
 from harness.cli import kernel_checks
 from harness.core import machine
 from harness.core.errors import NotReadyError
-from harness.kernels.gpu import DEFAULT_CHECKS
+from harness.sanitizer.gpu import DEFAULT_CHECKS
 from harness.workers.servers.server import (
     DEFAULT_ENVIRONMENT,
     ServerFailed,

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.recording import make_parser, read_record, record_result
-from harness.kernels.cuda.recorded_builds import read_recorded_builds
-from harness.kernels.triton.recorded_reach import read_reach
+from harness.sanitizer.cuda.recorded_builds import read_recorded_builds
+from harness.sanitizer.triton.recorded_reach import read_reach
 
 ROOT = Path(__file__).parents[1]
 SERVERS = ROOT / "bench" / "recorded" / "checked-servers"

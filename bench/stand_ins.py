@@ -89,7 +89,7 @@ def list_groups(only: str) -> list[list[str]]:
     from fixtures.stand_ins.comparing_runs import load_registries
 
     load_registries()
-    from harness.device.stand_ins import STAND_INS
+    from harness.sanitizer.device.stand_ins import STAND_INS
 
     groups = defaultdict(list)
     for name, entry in STAND_INS.items():
@@ -171,14 +171,14 @@ def wait_for_end(process: subprocess.Popen[bytes], out: Path, deadline: float) -
 def run_group(reference: str, names: list[str], examples: int) -> None:
     """Compare these operators in this process; print each result as it is there."""
     if reference != CARD:
-        from harness.device import installation
+        from harness.sanitizer.device import installation
 
         installation.install_device("H100")
     import torch
 
     from fixtures.stand_ins.comparing_runs import compare_operator, load_registries
     from fixtures.stand_ins.references import NoReference, References
-    from harness.device.stand_ins import STAND_INS
+    from harness.sanitizer.device.stand_ins import STAND_INS
 
     torch.set_num_threads(1)
     load_registries()

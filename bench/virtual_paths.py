@@ -44,7 +44,7 @@ class CallRecorder:
     def install(self) -> None:
         self._count_triton_launches()
         self._wrap_package("sgl_kernel")
-        from harness.device.stand_ins import load_stand_ins
+        from harness.sanitizer.device.stand_ins import load_stand_ins
 
         for name in load_stand_ins():
             if name.startswith("flashinfer."):
@@ -131,12 +131,12 @@ def run_architecture(device: str, name: str) -> dict[str, Any]:
     """Run one architecture in this process and return what it called."""
     recorder = CallRecorder()
     if device == "virtual":
-        from harness.device import installation
+        from harness.sanitizer.device import installation
 
         installation.install_device("H100")
     else:
         from harness.core.after_import import call_after_import
-        from harness.device import sglang_paths
+        from harness.sanitizer.device import sglang_paths
 
         call_after_import(sglang_paths.HOOKS)  # as the virtual GPU does
         recorder.install()
@@ -145,8 +145,8 @@ def run_architecture(device: str, name: str) -> dict[str, Any]:
     from fixtures.zoo.prompts import Prompt
     from fixtures.zoo.reference_model import TransformersModel, measure_error
     from fixtures.zoo.served_model import ServedModel
-    from harness.device.record import RECORD
     from harness.runs.zoo.architecture import read_architectures
+    from harness.sanitizer.device.record import RECORD
 
     architecture = read_architectures([name])[0]
     reference = TransformersModel(architecture.model_type, architecture.config)

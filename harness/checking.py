@@ -1,14 +1,14 @@
 """Kernels under check, as suites use it: `with checking.checked() as check:`.
 
-The names are those of `harness.kernels.check`; their docstrings say what each does.
+The names are those of `harness.sanitizer.check`; their docstrings say what each does.
 """
 
 import contextlib
 from collections.abc import Iterator
 
-from harness.kernels.check import *  # noqa: F403
-from harness.kernels.check import Check
-from harness.kernels.check import __all__ as _names
+from harness.sanitizer.check import *  # noqa: F403
+from harness.sanitizer.check import Check
+from harness.sanitizer.check import __all__ as _names
 
 __all__ = [*_names, "checked_cuda"]
 
@@ -16,7 +16,7 @@ __all__ = [*_names, "checked_cuda"]
 @contextlib.contextmanager
 def checked_cuda(exact: bool = False) -> Iterator[Check]:
     """Open a session on the virtual GPU that runs and checks SGLang's CUDA C++ kernels, too."""
-    from harness.kernels.cuda import session  # imported late: a compiler and the virtual GPU
+    from harness.sanitizer.cuda import session  # imported late: a compiler and the virtual GPU
 
     with session.check_cuda_kernels(exact) as check:
         yield check

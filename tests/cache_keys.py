@@ -31,13 +31,13 @@ CACHES = {
     "proofs": {"harness.store.prove.recorded_proofs"},
     "audited releases": {"harness.runs.audit.release_audit"},
     "graphs": {
-        "harness.kernels.triton.graph_loader",
-        "harness.kernels.triton.specialization",
+        "harness.sanitizer.triton.graph_loader",
+        "harness.sanitizer.triton.specialization",
         "harness.runs.audit.kernel_graphs",
     },
     "programs": {
-        "harness.kernels.cpu.program_cache",
-        "harness.kernels.ptx.compiled_kernels",
+        "harness.sanitizer.cpu.program_cache",
+        "harness.sanitizer.ptx.compiled_kernels",
     },
     "kernels of a release": {"harness.runs.audit.release_kernels"},
     "audited kernels": {"harness.runs.audit.analysis_worker"},
@@ -45,7 +45,7 @@ CACHES = {
     "plans": {"harness.patching.bootstrap"},
     "lines that guards run": {"harness.runs.mutate.line_coverage"},
     "captured launches": {"harness.runs.pr.changed_kernels"},
-    "checked kernels in Triton's own cache": {"harness.kernels.gpu.compiler_hooks"},
+    "checked kernels in Triton's own cache": {"harness.sanitizer.gpu.compiler_hooks"},
 }
 CACHING_NAMES = {"get_or_compute", "save_cached", "DiskCache", "StatusCache"}
 

@@ -14,12 +14,12 @@ import pytest
 
 from harness.cli import kernel_checks
 from harness.core import paths
-from harness.kernels.gpu.kernel_summaries import KernelSummaries
-from harness.kernels.watch import report_files
-from harness.kernels.watch.all_launches import AllLaunches
-from harness.kernels.watch.report_files import ReportWriter
+from harness.sanitizer.gpu.kernel_summaries import KernelSummaries
+from harness.sanitizer.watch import report_files
+from harness.sanitizer.watch.all_launches import AllLaunches
+from harness.sanitizer.watch.report_files import ReportWriter
 
-_SOURCE = paths.HARNESS_FOLDER / "kernels" / "cuda" / "launch_counts.c"
+_SOURCE = paths.HARNESS_FOLDER / "sanitizer" / "cuda" / "launch_counts.c"
 # Callback 307 is a launch, 1 is none; `launch` is what the driver would do.
 _CUPTI = r"""
 #include <stddef.h>

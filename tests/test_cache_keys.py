@@ -154,7 +154,7 @@ CASES = (
     ),
     CacheCase(
         "captured launches",
-        ("harness.runs.mutate.worker", "harness.kernels.check.launch_capture", *GUARDS),
+        ("harness.runs.mutate.worker", "harness.sanitizer.check.launch_capture", *GUARDS),
         make_capture_key,
     ),
     CacheCase(
@@ -211,12 +211,12 @@ def test_every_file_of_ours_is_in_a_wing(changed_code: ChangedCode) -> None:
 
 
 def test_every_cache_has_its_key_tested() -> None:
-    """The kernels' are tested where Triton is, by tests/kernels/checked."""
+    """The kernels' are tested where Triton is, by tests/sanitizer/checked."""
     users = set().union(*CACHES.values())
     assert list_callers(CACHING_NAMES) - {"harness.core.cache"} <= users
     writers = list_callers({"state_folder"}) - {"harness.core.cache", "harness.core.paths"}
     assert writers - users == set(NO_CACHES)
-    kernels = Path(__file__).parent / "kernels" / "checked" / "test_kernel_cache_keys.py"
+    kernels = Path(__file__).parent / "sanitizer" / "checked" / "test_kernel_cache_keys.py"
     names = {case.name for case in CASES} | set(
         re.findall(r'CacheCase\(\s*"([^"]+)"', kernels.read_text())
     )

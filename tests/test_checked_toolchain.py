@@ -16,13 +16,13 @@ import pytest
 from harness.cli import kernel_checks
 from harness.core import machine, paths
 from harness.core.errors import NotReadyError, UnfixError
-from harness.kernels.cuda import checked_toolchain
-from harness.kernels.cuda.checked_ptxas import _write_elsewhere
-from harness.kernels.cuda.checked_toolchain import CheckedToolkit
-from harness.kernels.ptx.instrumented_kernel import read_kernels
 from harness.patching.child_environment import ChildEnvironment
+from harness.sanitizer.cuda import checked_toolchain
+from harness.sanitizer.cuda.checked_ptxas import _write_elsewhere
+from harness.sanitizer.cuda.checked_toolchain import CheckedToolkit
+from harness.sanitizer.ptx.instrumented_kernel import read_kernels
 
-PTX = paths.HARNESS_FOLDER.parent / "tests" / "kernels" / "ptx" / "faults.ptx"
+PTX = paths.HARNESS_FOLDER.parent / "tests" / "sanitizer" / "ptx" / "faults.ptx"
 # A libcudart that prints how a kernel is launched: 'NAME: first and last argument'.
 _LIBRARY = r"""
 #include <stddef.h>
@@ -300,8 +300,8 @@ def test_a_call_requests_them(
 
 
 def test_what_is_known_of_a_kernel_survives_its_file(tmp_path: Path) -> None:
-    from harness.kernels.ptx.instrumentation import instrument_module
-    from harness.kernels.ptx.instrumented_kernel import write_kernels
+    from harness.sanitizer.ptx.instrumentation import instrument_module
+    from harness.sanitizer.ptx.instrumented_kernel import write_kernels
 
     kernels = instrument_module(PTX.read_text(), ("bounds", "overflow")).kernels
     write_kernels(tmp_path / "kernels.json", kernels)

@@ -15,18 +15,18 @@ import pytest
 from fixture_types import Output, Patch
 
 from harness.cli import kernel_checks
-from harness.kernels import watch
-from harness.kernels.gpu.kernel_summaries import KernelSummaries
-from harness.kernels.watch import activation
-from harness.kernels.watch.gpu_libraries import LoadedGpuLibraries, has_gpu_code
-from harness.kernels.watch.report_files import (
+from harness.patching.child_environment import STARTUP_FOLDER
+from harness.sanitizer import watch
+from harness.sanitizer.gpu.kernel_summaries import KernelSummaries
+from harness.sanitizer.watch import activation
+from harness.sanitizer.watch.gpu_libraries import LoadedGpuLibraries, has_gpu_code
+from harness.sanitizer.watch.report_files import (
     CHECKS_VARIABLE,
     FOLDER_VARIABLE,
     KernelReport,
     ReportWriter,
     read_reports,
 )
-from harness.patching.child_environment import STARTUP_FOLDER
 
 REPORT = KernelReport(
     "OutOfBounds",
@@ -251,7 +251,7 @@ def test_a_process_waits_for_who_launches_and_loads_nothing_before(tmp_path: Pat
         words = [sys.executable, "-c", code]
         return subprocess.check_output(words, env={**environment, **more}, text=True).split("\n")
 
-    ours = "harness.kernels.watch.activation"
+    ours = "harness.sanitizer.watch.activation"
     inductors = "torch._inductor.runtime.triton_heuristics"
     assert run_code(requested)[:2] == [f"[] {ours}", ours]
     assert run_code({})[:2] == ["[] triton.runtime.jit", inductors]
@@ -276,7 +276,7 @@ def test_checks_begin_with_tritons_own_launcher(inductor: bool, monkeypatch: Pat
         return SimpleNamespace(run=lambda *_: "checked", start_inductor=lambda: None)
 
     process = SimpleNamespace(ensure_launcher=start_checks)
-    monkeypatch.setitem(sys.modules, "harness.kernels.watch.checked_process", process)
+    monkeypatch.setitem(sys.modules, "harness.sanitizer.watch.checked_process", process)
     monkeypatch.setattr(watch, "checked_process", process, raising=False)
     monkeypatch.setattr(activation, "_replaced_launchers", [])
     monkeypatch.delitem(sys.modules, "torch.multiprocessing.reductions", raising=False)

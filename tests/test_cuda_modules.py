@@ -16,13 +16,8 @@ import pytest
 
 from harness.core import paths
 from harness.core.errors import PatchError
-from harness.device.refusals import UnansweredName
 from harness.fixes.patch_plan import Direction, ToggleChoice
 from harness.fixes.registry.toggle_reader import read_toggle
-from harness.kernels.cuda.fatbin import read_ptx
-from harness.kernels.cuda.kernel_lines import KernelLines, remove_places
-from harness.kernels.cuda.kernel_names import find_plain_name
-from harness.kernels.triton import recorded_reach
 from harness.patching import cuda_modules
 from harness.patching.cuda_modules import REACH, PatchableModule
 from harness.patching.cuda_sources import (
@@ -35,6 +30,11 @@ from harness.patching.cuda_sources import (
 from harness.patching.live_engine import ToggleEngine
 from harness.releases import source_trees
 from harness.releases.source_trees import FolderSourceTree
+from harness.sanitizer.cuda.fatbin import read_ptx
+from harness.sanitizer.cuda.kernel_lines import KernelLines, remove_places
+from harness.sanitizer.cuda.kernel_names import find_plain_name
+from harness.sanitizer.device.refusals import UnansweredName
+from harness.sanitizer.triton import recorded_reach
 
 HEADER = "sglang/kernels/jit/include/sgl_kernel/math.cuh"
 SOURCE = "sglang/kernels/jit/csrc/scale.cuh"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from harness.core.cpp_scopes import CppSource
-from harness.kernels.cuda.host_signatures import find_parameter_names
-from harness.kernels.cuda.kernel_names import unmangle_name
 from harness.patching.cuda_sources import find_package_path
+from harness.sanitizer.cuda.host_signatures import find_parameter_names
+from harness.sanitizer.cuda.kernel_names import unmangle_name
 
 SOURCE = """
 #include <cuda.h>

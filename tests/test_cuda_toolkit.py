@@ -236,7 +236,7 @@ def test_the_stand_in_has_the_numbers_of_the_headers() -> None:
         for own, name in CUDA_NAMES.items()
         if (match := re.search(rf"\b{name}\s*=\s*(\d+)", header))
     }
-    source = (paths.project_folder() / "harness/kernels/cuda/cudart.c").read_text()
+    source = (paths.project_folder() / "harness/sanitizer/cuda/cudart.c").read_text()
     own = {
         name: int(value)
         for names in re.findall(r"enum \{(.*?)\}", source)

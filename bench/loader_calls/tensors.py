@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from harness.device.cards import DEFAULT_CARD
+from harness.sanitizer.device.cards import DEFAULT_CARD
 
 CALLS: dict[str, LoaderCall] = {}
 COMPARISONS: list[int] = []  # the elements that the outputs of the running call have had compared

@@ -22,14 +22,14 @@ from harness.core import machine, paths
 from harness.core.device import VIRTUAL, get_environment
 from harness.core.errors import CommandLineError, NotReadyError, UnfixError
 from harness.core.wording import format_count
-from harness.device.cards import get_card
 from harness.fixes.patch_plan import ToggleChoice, make_plan
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
-from harness.kernels.watch import virtual_process
 from harness.patching import attestation, bootstrap, planner
 from harness.patching.child_environment import ChildEnvironment
 from harness.releases import added_releases, cuda_toolkit, managed_releases, provisioning
 from harness.releases.source_trees import SourceTree
+from harness.sanitizer.device.cards import get_card
+from harness.sanitizer.watch import virtual_process
 from harness.store.record_files import write_record
 
 MAX_OUTPUT_LINES = 60

@@ -13,13 +13,13 @@ from harness.cli.command_parser import CommandParser
 from harness.core import device, machine
 from harness.core.errors import NotReadyError, UnfixError
 from harness.core.wording import format_count
-from harness.kernels.cuda import checked_toolchain, kernel_names
-from harness.kernels.gpu import DEFAULT_CHECKS
-from harness.kernels.gpu.kernel_summaries import KernelSummary
-from harness.kernels.launches import LAUNCH_CHECKS
-from harness.kernels.watch import report_files
-from harness.kernels.watch.report_files import CheckSummary
 from harness.patching.child_environment import STARTUP_FOLDER, ChildEnvironment
+from harness.sanitizer.cuda import checked_toolchain, kernel_names
+from harness.sanitizer.gpu import DEFAULT_CHECKS
+from harness.sanitizer.gpu.kernel_summaries import KernelSummary
+from harness.sanitizer.launches import LAUNCH_CHECKS
+from harness.sanitizer.watch import report_files
+from harness.sanitizer.watch.report_files import CheckSummary
 
 # Words of the call, by the names that the back ends have for them.
 _HOST_CHECKS = ("bounds", "overflow", "races", "uninitialized")

@@ -1,5 +1,5 @@
 """The device that suites run on: "cpu", with checked kernels compiled for it, or "cuda"; or
-"virtual", a GPU that `harness.device` plays on the CPU.
+"virtual", a GPU that `harness.sanitizer.device` plays on the CPU.
 
 Invariant: a process whose forks run tests on a GPU never initializes CUDA, since CUDA cannot
 be used in forks of a process that has initialized it. SGLang reads the GPU's properties at import:

@@ -94,7 +94,7 @@ def prepare_session(config: pytest.Config) -> None:
     if not device.has_gpu():  # SGLang compiles small functions, which only helps on a GPU
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     if device.get_device() == device.VIRTUAL:  # before a suite imports SGLang
-        from harness.device import installation
+        from harness.sanitizer.device import installation
 
         installation.install_device()
     profiles.load_profile(config.getoption("profile"))

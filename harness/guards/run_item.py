@@ -16,7 +16,6 @@ import hypothesis.errors
 import pytest
 
 from harness.core import device, paths, preparation
-from harness.device.record import RECORD
 from harness.guards import (
     hypothesis_adapter,
     not_applicable,
@@ -25,6 +24,7 @@ from harness.guards import (
     sides,
     suite_record,
 )
+from harness.sanitizer.device.record import RECORD
 from harness.store.prove.values import SideOutcome, SideResult
 
 MAX_DETAIL_CHARACTERS = 16000  # the limit of a stored traceback
@@ -246,7 +246,7 @@ def _is_refusal(error: BaseException) -> bool:
 def is_cuda_error(error: BaseException | None) -> bool:
     if device.has_gpu() and isinstance(error, RuntimeError) and "CUDA error" in str(error):
         return True
-    violations = sys.modules.get("harness.kernels.check.violations")
+    violations = sys.modules.get("harness.sanitizer.check.violations")
     if violations is None:  # no suite checks kernels
         return False
     return isinstance(error, violations.CudaError | violations.DeviceLost)

@@ -22,18 +22,18 @@ def _install_hooks() -> None:
         harness = importlib.util.module_from_spec(spec)
         sys.modules["harness"] = harness
         spec.loader.exec_module(harness)
-    from harness.kernels.watch import activation as checks
     from harness.patching import bootstrap, import_origins
+    from harness.sanitizer.watch import activation as checks
 
     bootstrap.install_import_hook()
     import_origins.install_check(bootstrap.exit_process)
     checks.install_checks()
     if os.environ.get("UNFIX_CHECKED_CUDA"):
-        from harness.kernels.cuda import checked_modules
+        from harness.sanitizer.cuda import checked_modules
 
         checked_modules.install_at_startup()
     if _on_virtual_device:  # its table of cards needs a reader of YAML
-        from harness.kernels.watch import virtual_process
+        from harness.sanitizer.watch import virtual_process
 
         if os.environ.get("UNFIX_CUDA_KERNELS"):
             _run_cuda_kernels()
@@ -47,19 +47,19 @@ def _run_cuda_kernels() -> None:
     from harness.core.after_import import call_after_import
 
     def install(torch: ModuleType) -> None:
-        from harness.kernels.cuda import jit_loader
-        from harness.kernels.cuda.host_calls import CALLS
-        from harness.kernels.watch import virtual_process
+        from harness.sanitizer.cuda import jit_loader
+        from harness.sanitizer.cuda.host_calls import CALLS
+        from harness.sanitizer.watch import virtual_process
 
         jit_loader.install_loader()
         CALLS.prepare = virtual_process.open_first_session
 
     def extend_sessions(virtual_check: ModuleType) -> None:
-        from harness.kernels.cuda.session import check_launches
+        from harness.sanitizer.cuda.session import check_launches
 
         virtual_check.SESSION_EXTENSIONS.append(check_launches)
 
-    call_after_import({"torch": install, "harness.kernels.check.virtual_check": extend_sessions})
+    call_after_import({"torch": install, "harness.sanitizer.check.virtual_check": extend_sessions})
 
 
 def _run_next_sitecustomize() -> None:

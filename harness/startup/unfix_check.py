@@ -19,7 +19,7 @@ if "harness" not in sys.modules:  # another checkout may be on the path
     _spec.loader.exec_module(sys.modules["harness"])
 
 try:
-    from harness.kernels.watch.pytest_plugin import *  # noqa: F403
+    from harness.sanitizer.watch.pytest_plugin import *  # noqa: F403
 except ModuleNotFoundError as error:
     import pytest
 

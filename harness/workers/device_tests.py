@@ -69,7 +69,7 @@ def release_memory() -> None:
     """Free the device memory that a test used, for the next test of any process."""
     if (cuda := _find_initialized_cuda()) is not None:
         cuda.empty_cache()
-    if (gpu_admission := sys.modules.get("harness.kernels.check.gpu_admission")) is not None:
+    if (gpu_admission := sys.modules.get("harness.sanitizer.check.gpu_admission")) is not None:
         gpu_admission.release_admission()
 
 

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
 
-from harness.kernels.triton.recorded_reach import shorten_to_package
+from harness.sanitizer.triton.recorded_reach import shorten_to_package
 
 TOOL_IDS = (3, 4)  # of sys.monitoring; the others are for a debugger, a profiler and the like
 

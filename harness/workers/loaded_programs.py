@@ -21,7 +21,7 @@ import msgspec
 from harness.core.files import write_atomically
 
 # Modules that a process has if it runs such kernels; each lists and preloads its own programs.
-_HOLDERS = ("harness.kernels.cpu.program_cache", "harness.kernels.ptx.executor")
+_HOLDERS = ("harness.sanitizer.cpu.program_cache", "harness.sanitizer.ptx.executor")
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.core import cache, paths, write_confinement
-from harness.kernels.triton import recorded_reach
+from harness.sanitizer.triton import recorded_reach
 
 # Files of devices that keep nothing, and this process's own settings.
 _WRITABLE_DEVICES = (
@@ -133,5 +133,5 @@ def _list_build_folders() -> list[Path]:
     Builds are named by their content, and shared as they appear. Any other run could count its runs
     there.
     """
-    loader = sys.modules.get("harness.kernels.cuda.jit_loader")
+    loader = sys.modules.get("harness.sanitizer.cuda.jit_loader")
     return [paths.cuda_builds_folder()] if loader is not None and loader.is_installed() else []

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from harness.core.added_counts import add_counts
 from harness.core.device import VIRTUAL
-from harness.device.record import describe_stand_ins
+from harness.sanitizer.device.record import describe_stand_ins
 
 
 def describe_run_stand_ins(device: str, calls: Iterable[Mapping[str, int]]) -> str:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.kernels.ir.graph import IROperation, IRValue, SourceLocation, ValueType
-from harness.kernels.ir.intervals import IntegerRange, compute_exact_range
+from harness.sanitizer.ir.graph import IROperation, IRValue, SourceLocation, ValueType
+from harness.sanitizer.ir.intervals import IntegerRange, compute_exact_range
 
 BITS = 16
 TYPE = ValueType(f"i{BITS}")

@@ -18,10 +18,10 @@ import pytest
 from harness.cli.audit import execution
 from harness.cli.main import main
 from harness.core import paths
-from harness.kernels.triton.recorded_launches import merge_records, read_launch_modes
-from harness.kernels.triton.recorded_reach import KernelReach, read_reach, render_reach
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit.release_audit import DEFAULT_LAUNCHES
+from harness.sanitizer.triton.recorded_launches import merge_records, read_launch_modes
+from harness.sanitizer.triton.recorded_reach import KernelReach, read_reach, render_reach
 
 MODULE = """
 import torch

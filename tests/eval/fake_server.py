@@ -154,7 +154,7 @@ def serve_fake(fake: Fake, port: int) -> None:
 
 def record_operator() -> None:
     """Write the record of a server on the virtual GPU: it called one operator with a stand-in."""
-    from harness.device import record
+    from harness.sanitizer.device import record
 
     record.RECORD.write_to(Path(os.environ[record.FOLDER_VARIABLE]))
     record.RECORD.count_stand_in("toy.operator")
@@ -162,8 +162,8 @@ def record_operator() -> None:
 
 def leave_reports(folder: Path, be: dict[str, Any]) -> None:
     """Write the report of a server under check: its number of launches, and one violation."""
-    from harness.kernels.gpu.kernel_summaries import KernelSummaries
-    from harness.kernels.watch import report_files
+    from harness.sanitizer.gpu.kernel_summaries import KernelSummaries
+    from harness.sanitizer.watch import report_files
 
     left = report_files.ReportWriter(folder)
     if launches := be.get("launches"):

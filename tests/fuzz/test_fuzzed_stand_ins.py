@@ -12,7 +12,7 @@ from harness.store.fuzz.values import FuzzRun, FuzzTestResult
 from reports.fuzz import terminal
 
 SUITE = """
-from harness.device.record import RECORD
+from harness.sanitizer.device.record import RECORD
 
 @given(number=st.integers(0, 10**9))
 def test_computes(number):

@@ -20,9 +20,12 @@ from calling import is_alive, wait_until
 from harness.cli.main import main
 from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
-from harness.device.cards import CARD_VARIABLE
-from harness.kernels.cuda import build_limits
-from harness.kernels.cuda.recorded_builds import (
+from harness.releases import cuda_toolkit, managed_releases, provisioning
+from harness.releases.source_trees import FolderSourceTree
+from harness.runs.kernels import cuda_builds
+from harness.runs.kernels.values import BuildResult, BuildsRequest, BuildSurvey
+from harness.sanitizer.cuda import build_limits
+from harness.sanitizer.cuda.recorded_builds import (
     FILE_VARIABLE,
     FURTHER_BUILDS,
     RECORDED_BUILDS,
@@ -34,10 +37,7 @@ from harness.kernels.cuda.recorded_builds import (
     record_launches,
     takes_arguments,
 )
-from harness.releases import cuda_toolkit, managed_releases, provisioning
-from harness.releases.source_trees import FolderSourceTree
-from harness.runs.kernels import cuda_builds
-from harness.runs.kernels.values import BuildResult, BuildsRequest, BuildSurvey
+from harness.sanitizer.device.cards import CARD_VARIABLE
 
 NORM = "sglang.kernels.ops.elementwise.norm"
 LINES = [

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness.core import child_process, write_confinement
-from harness.kernels.triton import recorded_reach
+from harness.sanitizer.triton import recorded_reach
 from harness.workers.run_folder import RunFolder
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from toy_release import Mutate, by_id
 
 GUARDS = """
-from harness.device.record import RECORD
+from harness.sanitizer.device.record import RECORD
 from sglang.srt import sizes
 
 def test_once():

@@ -27,7 +27,7 @@ FILES = [
     "harness/patching/live_engine.py",
     "harness/runs/fuzz/time_slice_run.py",
     "harness/fixes/matching/toggle_status.py",
-    "harness/kernels/check/tracked_memory.py",
+    "harness/sanitizer/check/tracked_memory.py",
     "harness/guards/plugin.py",
     "harness/checking.py",
     "harness/toggles.py",

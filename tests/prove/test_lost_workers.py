@@ -21,7 +21,7 @@ import os, sys, types
 from harness.core import device
 device.get_device = lambda: "cuda"
 
-violations = types.ModuleType("harness.kernels.check.violations")
+violations = types.ModuleType("harness.sanitizer.check.violations")
 class CudaError(AssertionError): pass
 class DeviceLost(BaseException): pass
 violations.CudaError, violations.DeviceLost = CudaError, DeviceLost
@@ -37,11 +37,11 @@ def test_first():
 
 def test_loses_the_device_when_buggy():
     if buggy():
-        raise sys.modules["harness.kernels.check.violations"].CudaError("an illegal memory access")
+        raise sys.modules["harness.sanitizer.check.violations"].CudaError("an illegal memory access")
 
 def test_loses_the_device():
     forms.plain(1, 2)
-    raise sys.modules["harness.kernels.check.violations"].CudaError("an illegal memory access")
+    raise sys.modules["harness.sanitizer.check.violations"].CudaError("an illegal memory access")
 
 def test_segfault():
     forms.plain(1, 2)

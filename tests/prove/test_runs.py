@@ -129,7 +129,7 @@ def test_lifecycle_runs_each_guard_as_the_release_is(prove: Prove) -> None:
 
 def test_a_side_has_the_stand_ins_that_computed_in_it(prove: Prove) -> None:
     prove.write(
-        "from harness.device.record import RECORD\n"
+        "from harness.sanitizer.device.record import RECORD\n"
         "@guards('toy-plain')\ndef test_it():\n"
         "    RECORD.count_stand_in('sgl_kernel.toy')\n"
         "    assert not buggy()\n"

@@ -12,7 +12,6 @@ import pytest
 from harness.cli.main import main
 from harness.core import paths
 from harness.core.errors import UnfixError
-from harness.device.cards import load_cards
 from harness.runs.rehearse.deployment import (
     REHEARSE_FOLDER,
     Deployment,
@@ -20,6 +19,7 @@ from harness.runs.rehearse.deployment import (
     read_deployments,
     read_model,
 )
+from harness.sanitizer.device.cards import load_cards
 
 SMALLEST_SET = 24
 

@@ -23,25 +23,25 @@ _PROGRAM = r"""
 import contextlib, ctypes, json, os, sys
 from pathlib import Path
 
-from harness.device import installation, sglang_hooks
-from harness.device.cards import get_card
+from harness.sanitizer.device import installation, sglang_hooks
+from harness.sanitizer.device.cards import get_card
 
 installation.install_device()
 import torch
 
 from harness.core import paths
 from harness.core.after_import import call_after_import
-from harness.kernels.check.gpu_reports import violation_from_record
-from harness.kernels.cuda import checked_launches, checked_modules, checked_toolchain, cudart
-from harness.kernels.cuda.fatbin import HEADER
-from harness.kernels.cuda import host_calls, jit_loader
-from harness.kernels import gpu
-from harness.kernels.gpu import empty_memory, shadow_entries
-from harness.kernels.gpu.kernel_summaries import KernelSummaries
-from harness.kernels.gpu.process_reports import PROCESS_REPORTS
-from harness.kernels.ptx.executor import load_module
-from harness.kernels.ptx.instrumented_kernel import MARKED_KEY
-from harness.kernels.ptx.launch import Allocation
+from harness.sanitizer.check.gpu_reports import violation_from_record
+from harness.sanitizer.cuda import checked_launches, checked_modules, checked_toolchain, cudart
+from harness.sanitizer.cuda.fatbin import HEADER
+from harness.sanitizer.cuda import host_calls, jit_loader
+from harness.sanitizer import gpu
+from harness.sanitizer.gpu import empty_memory, shadow_entries
+from harness.sanitizer.gpu.kernel_summaries import KernelSummaries
+from harness.sanitizer.gpu.process_reports import PROCESS_REPORTS
+from harness.sanitizer.ptx.executor import load_module
+from harness.sanitizer.ptx.instrumented_kernel import MARKED_KEY
+from harness.sanitizer.ptx.launch import Allocation
 from harness.releases import cuda_toolkit
 
 folder, calls = Path(sys.argv[1]), host_calls.CALLS

@@ -27,7 +27,7 @@ from sglang.srt import utils
 import sglang.srt.model_executor.model_runner
 from sgl_kernel import rmsnorm
 norm = rmsnorm(torch.ones(2, 8, device="cuda"), torch.full((8,), 3.0, device="cuda"))
-from harness.device.record import RECORD
+from harness.sanitizer.device.record import RECORD
 print(json.dumps([bool(utils.is_cuda()), utils.is_cpu(), norm.mean().item(), RECORD.as_dict()]))
 """
 COMPARISON_PROGRAM = """
@@ -35,7 +35,7 @@ from fixtures.stand_ins.comparing_runs import compare_operator, load_registries
 from fixtures.stand_ins.natives import NATIVES
 from fixtures.stand_ins.operator_calls import OPERATORS
 from fixtures.stand_ins.references import NATIVE, References
-from harness.device.stand_ins import STAND_INS
+from harness.sanitizer.device.stand_ins import STAND_INS
 
 torch.set_num_threads(1)
 load_registries()

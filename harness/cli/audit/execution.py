@@ -12,7 +12,6 @@ from harness.cli.audit import ranking
 from harness.core import machine
 from harness.core.errors import UnfixError
 from harness.fixes.registry import toggle_catalogue
-from harness.kernels.triton import recorded_launches
 from harness.releases import managed_releases, provisioning, source_trees
 from harness.releases.managed_releases import CPU_BASE
 from harness.releases.source_trees import FolderSourceTree, SourceTree, WheelSourceTree
@@ -27,6 +26,7 @@ from harness.runs.audit.release_audit import (
     audit_release,
 )
 from harness.runs.audit.size_limits import DEFAULT_LIMITS, GENERAL_LIMITS
+from harness.sanitizer.triton import recorded_launches
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,18 +13,18 @@ from harness.core import machine
 from harness.core.errors import UnfixError
 from harness.core.files import write_atomically
 from harness.core.wording import format_count
-from harness.kernels.cuda.recorded_builds import (
-    FILE_VARIABLE,
-    RECORDED_BUILDS,
-    read_recorded_builds,
-)
-from harness.kernels.triton import recorded_launches
 from harness.releases import cuda_toolkit, managed_releases, provisioning
 from harness.releases.managed_releases import CPU_BASE
 from harness.releases.source_trees import SGLANG_PACKAGE
 from harness.runs.audit.release_audit import DEFAULT_LAUNCHES
 from harness.runs.kernels.inventory import list_kernels
 from harness.runs.kernels.values import BuildSurvey, KernelInventory
+from harness.sanitizer.cuda.recorded_builds import (
+    FILE_VARIABLE,
+    RECORDED_BUILDS,
+    read_recorded_builds,
+)
+from harness.sanitizer.triton import recorded_launches
 from harness.store.record_files import write_record
 
 

@@ -12,11 +12,11 @@ from harness.cli.lane_execution import execute_in_lanes
 from harness.core import machine
 from harness.core.code_digest import compute_digest
 from harness.core.errors import UnfixError
-from harness.device.cards import get_card
 from harness.runs.zoo import release_changes
 from harness.runs.zoo.architecture import select_rows
 from harness.runs.zoo.release_changes import ZooChanges
 from harness.runs.zoo.request import ZooRequest, ZooWorkerRequest
+from harness.sanitizer.device.cards import get_card
 from harness.store.database import Store
 from harness.store.zoo.values import ArchitectureResult, ZooRun
 from harness.workers.release_target import ReleaseTarget

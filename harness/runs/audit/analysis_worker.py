@@ -25,7 +25,6 @@ from harness.core.cache import get_or_compute, is_cached, save_cached
 from harness.core.child_process import fork_process, fork_with_pipe
 from harness.core.code_digest import compute_digest
 from harness.core.pipes import PipeEnd
-from harness.kernels.triton import recorded_launches
 from harness.runs.audit import overflow_runs, overrun_runs, size_limits
 from harness.runs.audit.findings import FindingKey, FindingKind, KernelAudit
 from harness.runs.audit.kernel_discovery import SourceKernel
@@ -44,6 +43,7 @@ from harness.runs.audit.lazy_release import LazyRelease
 from harness.runs.audit.release_kernels import CODE_DIGEST, ReleaseKernels, normalize_lines
 from harness.runs.audit.size_limits import SizeLimits
 from harness.runs.audit.threshold_search import find_overflow_findings
+from harness.sanitizer.triton import recorded_launches
 
 _KERNEL_SECONDS = 12  # CPU seconds for one kernel
 _CACHE_KIND = "audits"

@@ -34,11 +34,6 @@ import torch
 from harness.core import child_process, processes
 from harness.core.child_process import ProcessHandle
 from harness.core.pipes import PipeEnd
-from harness.kernels.gpu import DEFAULT_CHECKS, LINE_CHECK, SUBGRID_CHECK, compiler_hooks
-from harness.kernels.gpu.checked_launches import CheckedLauncher
-from harness.kernels.gpu.process_reports import PROCESS_REPORTS
-from harness.kernels.gpu.program_grid import Subgrid
-from harness.kernels.gpu.report_assembly import OVERFLOW_MASK
 from harness.patching import jit_kernels as patching
 from harness.runs.audit import lazy_release
 from harness.runs.audit.findings import (
@@ -58,6 +53,11 @@ from harness.runs.audit.trial_launches import (
     list_sample_programs,
     make_call_arguments,
 )
+from harness.sanitizer.gpu import DEFAULT_CHECKS, LINE_CHECK, SUBGRID_CHECK, compiler_hooks
+from harness.sanitizer.gpu.checked_launches import CheckedLauncher
+from harness.sanitizer.gpu.process_reports import PROCESS_REPORTS
+from harness.sanitizer.gpu.program_grid import Subgrid
+from harness.sanitizer.gpu.report_assembly import OVERFLOW_MASK
 
 _DEVICE = "cuda"
 _LAUNCH_STEP, _COMPILE_STEP = "a launch", "its compilation"

@@ -10,9 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.kernels.ir.access_graph import AccessGraph
-from harness.kernels.ir.graph import FileLine, IROperation, KernelGraph
-from harness.kernels.ir.intervals import IntegerRange, make_exact_range, read_axis
 from harness.runs.audit.expressions import (
     Expression,
     evaluate_expression,
@@ -32,6 +29,9 @@ from harness.runs.audit.range_analysis import (
     find_division_by_zero,
 )
 from harness.runs.audit.size_limits import SizeLimits, SizeQuantity
+from harness.sanitizer.ir.access_graph import AccessGraph
+from harness.sanitizer.ir.graph import FileLine, IROperation, KernelGraph
+from harness.sanitizer.ir.intervals import IntegerRange, make_exact_range, read_axis
 
 Loads = Mapping[str, int]
 MAX_GRID = (2**31 - 1, 65535, 65535)

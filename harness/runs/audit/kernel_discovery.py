@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from triton.runtime.jit import JITFunction
 
-from harness.kernels.triton.recorded_launches import LaunchMode
 from harness.runs.audit import launch_sites
 from harness.runs.audit.host_scope import HostLaunch
 from harness.runs.audit.lazy_release import LazyRelease, is_kernel
 from harness.runs.audit.syntax_walk import iterate_children, walk_tree
+from harness.sanitizer.triton.recorded_launches import LaunchMode
 
 _LAUNCH_PATTERN = re.compile(r"\b(\w+)\)*\s*\[")
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from harness.core.cache import get_or_compute
-from harness.kernels.ir.graph import KernelGraph
-from harness.kernels.triton import frontend, mlir_parser
-from harness.kernels.triton.frontend import BoundCall
 from harness.runs.audit.parameter_inference import SOURCE_UNUSED, AssumedParameter
+from harness.sanitizer.ir.graph import KernelGraph
+from harness.sanitizer.triton import frontend, mlir_parser
+from harness.sanitizer.triton.frontend import BoundCall
 
 
 def read_graph(kernel: Any, parameters: list[AssumedParameter]) -> KernelGraph:

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.kernels.ir.graph import FileLine
 from harness.runs.audit import overflow_runs, overrun_runs, parameter_inference
 from harness.runs.audit.findings import (
     CONFIRMED,
@@ -30,6 +29,7 @@ from harness.runs.audit.lazy_release import LazyModule, LazyRelease
 from harness.runs.audit.parameter_inference import AssumedParameter
 from harness.runs.audit.size_limits import SizeLimits
 from harness.runs.audit.threshold_search import find_overflow_findings
+from harness.sanitizer.ir.graph import FileLine
 
 _MAX_RECORDED_LAUNCHES = 4  # modes of one kernel
 _MAX_LAUNCH_SITES = 2

@@ -21,9 +21,9 @@ from typing import Any
 from triton.language import constexpr
 from triton.runtime.jit import JITFunction
 
-from harness.kernels.triton import adapter
 from harness.runs.audit.release_files import FileTree, find_packages, iterate_sources, open_location
 from harness.runs.audit.syntax_walk import iterate_children, walk_tree
+from harness.sanitizer.triton import adapter
 
 _LAUNCH_PATTERN = re.compile(r"\w\[[^\]]*\]\(")
 _JIT_DECORATORS = ("triton.jit", "jit")

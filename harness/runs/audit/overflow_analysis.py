@@ -16,17 +16,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.kernels.ir.access_graph import Condition, find_mask
-from harness.kernels.ir.graph import FileLine, IROperation, IRValue
-from harness.kernels.ir.intervals import (
+from harness.runs.audit.range_analysis import IntegerRangeAnalysis
+from harness.sanitizer.ir.access_graph import Condition, find_mask
+from harness.sanitizer.ir.graph import FileLine, IROperation, IRValue
+from harness.sanitizer.ir.intervals import (
     UNBOUNDED,
     IntegerRange,
     RangeGetter,
     get_type_range,
     read_constant,
 )
-from harness.kernels.ir.operations import ACCESS_OPERATIONS, OVERFLOWING_OPERATIONS
-from harness.runs.audit.range_analysis import IntegerRangeAnalysis
+from harness.sanitizer.ir.operations import ACCESS_OPERATIONS, OVERFLOWING_OPERATIONS
 
 _MAX_CONDITION_DEPTH = 30
 _MAX_NARROWING_DEPTH = 5

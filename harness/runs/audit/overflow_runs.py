@@ -26,8 +26,6 @@ from typing import Any
 
 from harness.core import child_process
 from harness.core.pipes import PipeEnd
-from harness.kernels.check.launcher_state import load_launcher_state
-from harness.kernels.ir.graph import FileLine
 from harness.runs.audit.findings import (
     BEYOND_MEMORY,
     CONFIRMED,
@@ -50,6 +48,8 @@ from harness.runs.audit.trial_launches import (
     make_recorded_trials,
     make_trial_launch,
 )
+from harness.sanitizer.check.launcher_state import load_launcher_state
+from harness.sanitizer.ir.graph import FileLine
 
 __all__ = [
     "OverflowLauncher",

@@ -18,9 +18,6 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from harness.kernels.ir.access_graph import get_element_bytes
-from harness.kernels.ir.graph import FileLine, IROperation, IRValue
-from harness.kernels.ir.intervals import IntegerRange, RangeGetter, make_exact_range
 from harness.runs.audit.expressions import (
     COMPARISONS,
     UNKNOWN_TEST,
@@ -35,6 +32,9 @@ from harness.runs.audit.overflow_analysis import OverflowAnalysis, RefinedRanges
 from harness.runs.audit.parameter_inference import AssumedParameter
 from harness.runs.audit.range_analysis import IntegerRangeAnalysis, LaunchInputs
 from harness.runs.audit.size_limits import SizeQuantity
+from harness.sanitizer.ir.access_graph import get_element_bytes
+from harness.sanitizer.ir.graph import FileLine, IROperation, IRValue
+from harness.sanitizer.ir.intervals import IntegerRange, RangeGetter, make_exact_range
 
 _DEFAULT_VALUE = 16  # the number of a word without a quantity in the limits file
 _META_CONSTANT = re.compile(r"""\w+\[['"](\w+)['"]\]$""")

@@ -19,7 +19,6 @@ from typing import Any
 
 from harness.checking import OutOfBounds, virtual_zeros
 from harness.core.child_process import call_in_fork
-from harness.kernels.ir.graph import FileLine
 from harness.runs.audit.expressions import render_expression
 from harness.runs.audit.findings import CONFIRMED, AuditFinding, FindingKind, ModelThreshold
 from harness.runs.audit.kernel_case import KernelCase
@@ -27,6 +26,7 @@ from harness.runs.audit.overrun_analysis import SizedCase, SuspectAccess
 from harness.runs.audit.probe_memory import reserve_memory
 from harness.runs.audit.sliced_launch import SlicedCpuLauncher
 from harness.runs.audit.trial_launches import PASSES, TORCH_TYPES
+from harness.sanitizer.ir.graph import FileLine
 
 # CPU seconds for one suspect: its kernel is compiled and launched a few dozen times.
 _SUSPECT_SECONDS = 4

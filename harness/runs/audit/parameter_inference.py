@@ -16,7 +16,6 @@ from typing import Any
 
 import triton.language as tl
 
-from harness.kernels.triton.recorded_launches import CONSTEXPR, LaunchMode, constant_from_json
 from harness.runs.audit.expressions import (
     Expression,
     evaluate_expression,
@@ -29,6 +28,7 @@ from harness.runs.audit.launch_sites import read_tuner_constants
 from harness.runs.audit.lazy_release import LazyModule
 from harness.runs.audit.parameter_uses import find_parameter_uses
 from harness.runs.audit.size_limits import SizeLimits, SizeQuantity
+from harness.sanitizer.triton.recorded_launches import CONSTEXPR, LaunchMode, constant_from_json
 
 _FLAG_WORDS = (
     "HAS",

@@ -13,8 +13,8 @@ from typing import Any
 
 from triton.runtime.jit import JITFunction
 
-from harness.kernels.triton import adapter
 from harness.runs.audit.lazy_release import LazyModule
+from harness.sanitizer.triton import adapter
 
 _ACCESS_CALLS = ("load", "store", "make_block_ptr", "make_tensor_descriptor")
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from harness.kernels.ir.access_graph import AccessGraph
-from harness.kernels.ir.flow import get_terminator
-from harness.kernels.ir.graph import IROperation, IRRegion, IRValue
-from harness.kernels.ir.intervals import (
+from harness.sanitizer.ir.access_graph import AccessGraph
+from harness.sanitizer.ir.flow import get_terminator
+from harness.sanitizer.ir.graph import IROperation, IRRegion, IRValue
+from harness.sanitizer.ir.intervals import (
     IntegerRange,
     RangeGetter,
     compute_exact_range,
@@ -27,7 +27,7 @@ from harness.kernels.ir.intervals import (
     read_axis,
     read_constant,
 )
-from harness.kernels.ir.operations import FOLD_OPERATIONS, SUM_OPERATIONS
+from harness.sanitizer.ir.operations import FOLD_OPERATIONS, SUM_OPERATIONS
 
 _LOOP_CARRIED = "a number that a loop carries"
 

@@ -9,17 +9,17 @@ from typing import Any
 import torch
 
 from harness.checking import IntegerOverflow, OutOfBounds, UncheckableKernel, Violation
-from harness.kernels.check.cpu_launcher import CpuLauncher
-from harness.kernels.check.launch_log import LaunchLog
-from harness.kernels.check.options import CheckOptions
-from harness.kernels.check.tracked_memory import MemoryTracker
-from harness.kernels.cpu.arithmetic import Arithmetic
-from harness.kernels.ir.graph import FileLine, KernelGraph
-from harness.kernels.ir.kernel_slice import slice_graph
 from harness.runs.audit.findings import BEYOND_MEMORY, LaunchArgument, TrialLaunch
 from harness.runs.audit.kernel_case import KernelCase
 from harness.runs.audit.probe_memory import make_tensor
 from harness.runs.audit.trial_launches import OVERFLOWS, PASSES, make_call_arguments
+from harness.sanitizer.check.cpu_launcher import CpuLauncher
+from harness.sanitizer.check.launch_log import LaunchLog
+from harness.sanitizer.check.options import CheckOptions
+from harness.sanitizer.check.tracked_memory import MemoryTracker
+from harness.sanitizer.cpu.arithmetic import Arithmetic
+from harness.sanitizer.ir.graph import FileLine, KernelGraph
+from harness.sanitizer.ir.kernel_slice import slice_graph
 
 
 class SlicedCpuLauncher(CpuLauncher):

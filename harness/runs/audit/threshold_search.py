@@ -15,14 +15,14 @@ import linecache
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from harness.kernels.ir.access_graph import AccessGraph
-from harness.kernels.ir.graph import FileLine, IROperation, IRValue
-from harness.kernels.ir.intervals import read_axis
 from harness.runs.audit.expressions import render_expression
 from harness.runs.audit.findings import AuditFinding, ModelThreshold
 from harness.runs.audit.kernel_case import KernelCase, Loads
 from harness.runs.audit.overflow_analysis import AddressOverflow, OverflowAnalysis
 from harness.runs.audit.size_limits import ModelShape
+from harness.sanitizer.ir.access_graph import AccessGraph
+from harness.sanitizer.ir.graph import FileLine, IROperation, IRValue
+from harness.sanitizer.ir.intervals import read_axis
 
 FindingWithLoads = tuple[AuditFinding, dict[str, int]]
 Threshold = tuple[str, int, dict[str, int]]  # the growing quantity, its threshold, all loads at it

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from harness.kernels.ir.access_graph import get_element_bytes
-from harness.kernels.ir.graph import IRValue
-from harness.kernels.triton.recorded_launches import constant_from_json, constant_to_json
 from harness.runs.audit.findings import LaunchArgument, TrialLaunch
 from harness.runs.audit.kernel_case import KernelCase
 from harness.runs.audit.parameter_inference import AssumedParameter
 from harness.runs.audit.range_analysis import IntegerRangeAnalysis
+from harness.sanitizer.ir.access_graph import get_element_bytes
+from harness.sanitizer.ir.graph import IRValue
+from harness.sanitizer.triton.recorded_launches import constant_from_json, constant_to_json
 
 OVERFLOWS, PASSES = "overflows", "passes"
 # Launches with a pattern for each integer tensor, after those with one pattern for all.

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.core.device import VIRTUAL
-from harness.kernels.gpu import DEFAULT_CHECKS
-from harness.kernels.triton import recorded_reach
 from harness.matrices.schema import EvaluationConfiguration
 from harness.releases import managed_releases
 from harness.runs.eval import lm_eval_client, model_folders
 from harness.runs.eval.configuration_checks import TRANSFORMERS_ENGINE
 from harness.runs.eval.fault_evidence import ItemsByTask
+from harness.sanitizer.gpu import DEFAULT_CHECKS
+from harness.sanitizer.triton import recorded_reach
 from harness.workers.servers import adaptations, server
 from harness.workers.servers.server import DEFAULT_ENVIRONMENT, ServerSetup
 

@@ -15,8 +15,6 @@ from pathlib import Path
 import msgspec
 
 from harness.core import processes
-from harness.kernels.triton import line_tracing, recorded_reach
-from harness.kernels.triton.recorded_reach import KernelReach, shorten_to_package
 from harness.runs.audit.kernel_discovery import SourceKernel
 from harness.runs.audit.release_files import iterate_sources
 from harness.runs.audit.release_kernels import ReleaseKernels
@@ -30,6 +28,8 @@ from harness.runs.kernels.cuda_sources import (
 )
 from harness.runs.kernels.name_graph import Definition, NameGraph
 from harness.runs.kernels.values import InventoryRequest, KernelInventory, KernelKind, ListedKernel
+from harness.sanitizer.triton import line_tracing, recorded_reach
+from harness.sanitizer.triton.recorded_reach import KernelReach, shorten_to_package
 
 
 class InventoryBuilder:

@@ -12,7 +12,6 @@ import msgspec
 from harness.core import paths
 from harness.core.code_digest import compute_digest
 from harness.core.errors import NotReadyError
-from harness.kernels.triton import capture_folder
 from harness.patching.child_environment import SINGLE_THREAD, ChildEnvironment
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit.release_audit import digest_sources
@@ -21,6 +20,7 @@ from harness.runs.mutate import line_coverage
 from harness.runs.mutate.request import MutationPlan
 from harness.runs.pr import source_change
 from harness.runs.pr.source_change import SourceChange
+from harness.sanitizer.triton import capture_folder
 from harness.store.pr.values import KernelAnswer, KernelChange
 
 DONE_NAME = "done"

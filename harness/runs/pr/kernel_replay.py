@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from harness.checking import UncheckableKernel, Violation
-from harness.kernels.check import session
-from harness.kernels.check.launch_capture import CapturedLaunch
+from harness.sanitizer.check import session
+from harness.sanitizer.check.launch_capture import CapturedLaunch
 from harness.store.pr.values import KernelAnswer
 
 ROUNDING_STEPS = 16  # of the type, at the tensor's largest magnitude

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from harness.core import paths
-from harness.kernels.triton.capture_folder import CAPTURE_VARIABLE
 from harness.runs.mutate.coverage_recorder import TRACED_GUARD_SECONDS
 from harness.runs.mutate.line_coverage import GuardCoverage
 from harness.runs.mutate.request import MutationPlan
 from harness.runs.mutate.scheduler import MutationScheduler, PendingAttempt
 from harness.runs.pr.changed_kernels import DONE_NAME, BaseKernelLines
+from harness.sanitizer.triton.capture_folder import CAPTURE_VARIABLE
 
 MAX_GUARDS_OF_KERNEL = 4
 

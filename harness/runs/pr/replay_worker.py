@@ -21,11 +21,11 @@ from typing import Any
 import msgspec
 
 from harness.core import child_process, preloading, processes
-from harness.kernels.check import launch_capture
-from harness.kernels.check.launcher_state import load_launcher_state
 from harness.runs.audit.kernel_discovery import SourceKernel
 from harness.runs.audit.release_kernels import ReleaseKernels
 from harness.runs.pr import kernel_replay
+from harness.sanitizer.check import launch_capture
+from harness.sanitizer.check.launcher_state import load_launcher_state
 from harness.store.pr.values import KernelAnswer, KernelChange
 
 KERNEL_SECONDS = 60.0  # of processor time, for all launches of a kernel

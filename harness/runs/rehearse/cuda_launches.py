@@ -24,18 +24,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from harness.core.errors import PatchError, UnfixError
-from harness.device.cards import get_card
-from harness.device.nested_tensors import list_tensors
-from harness.device.refusals import UnansweredName
-from harness.device.stand_ins import CALL_OBSERVERS, JitBuild
-from harness.kernels.check.tracked_memory import ProgramId
-from harness.kernels.check.violations import UncheckableKernel, Violation
-from harness.kernels.cuda import cudart, jit_loader
-from harness.kernels.cuda.host_calls import CALLS, HostCall
-from harness.kernels.cuda.kernel_names import find_plain_name
-from harness.kernels.ptx.compiled_kernels import get_runtime
-from harness.kernels.ptx.executor import PtxModule
-from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
 from harness.patching.cuda_modules import (
     find_compiler_error,
     has_compiler_error,
@@ -44,6 +32,18 @@ from harness.patching.cuda_modules import (
 from harness.releases import cuda_toolkit
 from harness.runs.rehearse.restored_memory import restore_values
 from harness.runs.rehearse.written_memory import WrittenMemory
+from harness.sanitizer.check.tracked_memory import ProgramId
+from harness.sanitizer.check.violations import UncheckableKernel, Violation
+from harness.sanitizer.cuda import cudart, jit_loader
+from harness.sanitizer.cuda.host_calls import CALLS, HostCall
+from harness.sanitizer.cuda.kernel_names import find_plain_name
+from harness.sanitizer.device.cards import get_card
+from harness.sanitizer.device.nested_tensors import list_tensors
+from harness.sanitizer.device.refusals import UnansweredName
+from harness.sanitizer.device.stand_ins import CALL_OBSERVERS, JitBuild
+from harness.sanitizer.ptx.compiled_kernels import get_runtime
+from harness.sanitizer.ptx.executor import PtxModule
+from harness.sanitizer.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
 from harness.store.rehearse.values import RehearsedLaunch, UncheckedCause, UncheckedOperator
 
 _REASON_CHARACTERS = 200

@@ -26,7 +26,7 @@ from harness.core import paths
 from harness.core.errors import UnfixError
 from harness.core.located_yaml import SafeYamlFile
 from harness.core.yaml_document import suggest_nearest
-from harness.device.cards import get_card
+from harness.sanitizer.device.cards import get_card
 
 REHEARSE_FOLDER = Path("suites") / "rehearse"
 CARDS_OF_A_HOST = 8

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from harness.core import preloading
-from harness.device import installation
-from harness.kernels.check import session
 from harness.runs.rehearse import cuda_launches
 from harness.runs.rehearse.deployment import Deployment
 from harness.runs.rehearse.request import RehearseWorkerRequest
+from harness.sanitizer.check import session
+from harness.sanitizer.device import installation
 from harness.store.rehearse.values import DeploymentResult
 from harness.workers.fork_lanes import AnswerPipe, compute_in_fork, read_request, run_in_lanes
 from harness.workers.function_recorder import find_functions

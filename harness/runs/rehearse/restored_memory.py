@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from harness.device import dry_run
-from harness.device.memory import to_host
+from harness.sanitizer.device import dry_run
+from harness.sanitizer.device.memory import to_host
 
 # Elements up to which values are kept: no arithmetic gives larger ones any (`dry_run`).
 _LARGEST_FLOATS, _LARGEST_INTEGERS = 1 << 22, dry_run.LARGEST_COMPUTED

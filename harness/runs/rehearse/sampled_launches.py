@@ -26,18 +26,18 @@ from typing import Any
 
 import torch
 
-from harness.kernels.check.cpu_launcher import CpuLauncher
-from harness.kernels.check.launch_log import KernelLaunch, LaunchLog
-from harness.kernels.check.options import CheckOptions
-from harness.kernels.check.tracked_memory import MemoryTracker, ProgramId, TensorSpan
-from harness.kernels.check.violations import IntegerOverflow, UncheckableKernel, Violation
-from harness.kernels.cpu.arithmetic import Arithmetic
-from harness.kernels.cpu.lowering import LoweredKernel
-from harness.kernels.ir.graph import KernelGraph
-from harness.kernels.ir.kernel_slice import slice_graph
-from harness.kernels.triton.frontend import BoundCall, CallBinder, RuntimeArgument
 from harness.runs.rehearse.cuda_launches import CudaCalls
 from harness.runs.rehearse.written_memory import WrittenMemory
+from harness.sanitizer.check.cpu_launcher import CpuLauncher
+from harness.sanitizer.check.launch_log import KernelLaunch, LaunchLog
+from harness.sanitizer.check.options import CheckOptions
+from harness.sanitizer.check.tracked_memory import MemoryTracker, ProgramId, TensorSpan
+from harness.sanitizer.check.violations import IntegerOverflow, UncheckableKernel, Violation
+from harness.sanitizer.cpu.arithmetic import Arithmetic
+from harness.sanitizer.cpu.lowering import LoweredKernel
+from harness.sanitizer.ir.graph import KernelGraph
+from harness.sanitizer.ir.kernel_slice import slice_graph
+from harness.sanitizer.triton.frontend import BoundCall, CallBinder, RuntimeArgument
 from harness.store.rehearse.values import (
     INT32_LIMIT,
     NEAR_FACTOR,

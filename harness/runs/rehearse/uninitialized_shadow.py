@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import torch
 
-from harness.device.memory import map_zero_bytes
+from harness.sanitizer.device.memory import map_zero_bytes
 
 _SMALL = 1 << 20  # bytes up to which a shadow is plain memory
 _FILE_SIZE = 1 << 24

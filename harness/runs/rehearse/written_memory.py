@@ -28,15 +28,15 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from harness.device import dispatch, dry_run, memory
-from harness.device.nested_tensors import list_tensors
-from harness.kernels.check.tracked_memory import (
+from harness.runs.rehearse.uninitialized_shadow import clear_range, make_shadow
+from harness.sanitizer.check.tracked_memory import (
     TensorSpan,
     TrackedStorage,
     view_shadow_bytes,
 )
-from harness.kernels.cpu.lowering import LoweredKernel
-from harness.runs.rehearse.uninitialized_shadow import clear_range, make_shadow
+from harness.sanitizer.cpu.lowering import LoweredKernel
+from harness.sanitizer.device import dispatch, dry_run, memory
+from harness.sanitizer.device.nested_tensors import list_tensors
 
 _ADDRESS_SIZE = 8  # bytes
 _MOST_ADDRESSES = 1 << 20  # of a tensor that are looked at

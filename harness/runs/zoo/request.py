@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from harness.core.errors import UnfixError
-from harness.kernels.launches import VIRTUAL_LAUNCH_CHECKS
 from harness.runs.zoo.architecture import Architecture
+from harness.sanitizer.launches import VIRTUAL_LAUNCH_CHECKS
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from harness.core import preloading
-from harness.device import installation
-from harness.kernels.check import session
-from harness.kernels.triton import recorded_reach
 from harness.runs.zoo.request import ZooWorkerRequest
+from harness.sanitizer.check import session
+from harness.sanitizer.device import installation
+from harness.sanitizer.triton import recorded_reach
 from harness.store.zoo.values import (
     ArchitectureResult,
     ClaimResult,

@@ -17,7 +17,7 @@ import zlib
 from typing import Any
 
 from harness.core import device
-from harness.kernels.watch import virtual_process
+from harness.sanitizer.watch import virtual_process
 
 ADAPTATIONS_VARIABLE = "UNFIX_ENGINE"
 TREE_KERNELS = "tree-kernels"

@@ -28,10 +28,10 @@ from harness.core import paths, process_exit, processes
 from harness.core.child_process import ProcessHandle
 from harness.core.errors import NotReadyError, UnfixError
 from harness.core.process_exit import ExitKind
-from harness.device.record import DeviceRecord
-from harness.kernels.watch import report_files, virtual_process
 from harness.patching import attestation
 from harness.patching.child_environment import ChildEnvironment
+from harness.sanitizer.device.record import DeviceRecord
+from harness.sanitizer.watch import report_files, virtual_process
 from harness.workers import command_supervisor
 from harness.workers.command_supervisor import CommandRequest
 from harness.workers.servers import adaptations, orphans, ports, rank_stacks

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from harness.kernels.watch import virtual_process
 from harness.patching.child_environment import HARNESS_PATH, RELEASE_VARIABLE, ChildEnvironment
+from harness.sanitizer.watch import virtual_process
 from harness.workers.servers.json_process import JsonProcess, ProcessEnded, ReplyTimeout
 from harness.workers.servers.server import ServerFailed, ServerSetup, SglangServer
 

@@ -29,8 +29,8 @@ import msgspec
 
 from harness.core import child_process, preloading, processes
 from harness.core.pipes import PipeEnd
-from harness.kernels.watch import virtual_process
 from harness.patching import bootstrap, import_origins, live_engine
+from harness.sanitizer.watch import virtual_process
 from harness.workers import command_supervisor
 from harness.workers.command_supervisor import POLL_SECONDS, CommandExit, CommandOutcome
 from harness.workers.servers import adaptations

@@ -1,0 +1,38 @@
+"""Kernels under check: every access of a launch is compared with the launch's tensors.
+
+Suites import these names from `harness.checking`.
+"""
+
+from harness.sanitizer.check.declarations import Check
+from harness.sanitizer.check.session import checked, preload_checker, run_kernels_on_cpu
+from harness.sanitizer.check.violations import (
+    AccessRuleViolation,
+    CudaError,
+    DataRace,
+    DeviceLost,
+    IntegerOverflow,
+    KernelAssertion,
+    OutOfBounds,
+    UncheckableKernel,
+    UninitializedMemory,
+    Violation,
+)
+from harness.sanitizer.check.virtual_memory import virtual_zeros
+
+__all__ = [
+    "AccessRuleViolation",
+    "Check",
+    "CudaError",
+    "DataRace",
+    "DeviceLost",
+    "IntegerOverflow",
+    "KernelAssertion",
+    "OutOfBounds",
+    "UncheckableKernel",
+    "UninitializedMemory",
+    "Violation",
+    "checked",
+    "preload_checker",
+    "run_kernels_on_cpu",
+    "virtual_zeros",
+]

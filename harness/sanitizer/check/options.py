@@ -1,0 +1,60 @@
+"""The options of a checked session on this CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.sanitizer.cpu.abi import KINDS_PER_SITE, ReportState, ViolationKind
+from harness.sanitizer.cpu.arithmetic import Arithmetic
+
+BOUNDS, OVERFLOW, RACES, UNINITIALIZED = "bounds", "overflow", "races", "uninitialized"
+CHECK_NAMES = (BOUNDS, OVERFLOW, RACES, UNINITIALIZED)
+MAX_REPORTS = 64
+
+_PROGRAM_RACES = (
+    ViolationKind.WRITE_WRITE_RACE,
+    ViolationKind.ATOMIC_STORE_RACE,
+    ViolationKind.READ_AFTER_WRITE,
+    ViolationKind.WRITE_AFTER_READ,
+)
+_KINDS = {
+    BOUNDS: (ViolationKind.OUT_OF_BOUNDS,),
+    OVERFLOW: (ViolationKind.OVERFLOW,),
+    RACES: (ViolationKind.LANE_RACE, *_PROGRAM_RACES),
+    UNINITIALIZED: (ViolationKind.UNINITIALIZED_READ,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """How launches are computed and what of them is reported."""
+
+    arithmetic: Arithmetic = Arithmetic.SPECIFIED
+    checks: tuple[str, ...] = CHECK_NAMES
+    max_reports: int = 1  # the launch with the last of them ends in it
+    all_configurations: bool = False  # of autotuned kernels; otherwise the first one
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.checks if name not in CHECK_NAMES]
+        if unknown or not self.checks:
+            raise ValueError(
+                f"the checks are {', '.join(CHECK_NAMES)}, and not {', '.join(unknown) or 'none'}"
+            )
+        if not 1 <= self.max_reports <= MAX_REPORTS:
+            raise ValueError(f"from 1 to {MAX_REPORTS} reports, and not {self.max_reports}")
+
+    def make_report_states(self, site_count: int, ignores_races: bool) -> Any:
+        """Make the table that says for each site and kind whether to report it."""
+        states = np.zeros((site_count, KINDS_PER_SITE), dtype=np.uint8)
+        off = [kind for name, kinds in _KINDS.items() if name not in self.checks for kind in kinds]
+        if ignores_races:
+            off += _PROGRAM_RACES
+        if off:
+            states[:, off] = ReportState.OFF
+        return states
+
+
+DEFAULT_OPTIONS = CheckOptions()

@@ -1,0 +1,133 @@
+"""Rotary position embedding, in place: GPT-NeoX' halves or GPT-J's pairs of each head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from harness.sanitizer.device.operators.kv_cache import store_rows
+from harness.sanitizer.device.stand_ins import JitBuild, stand_in
+
+_CSRC = "sglang/kernels/jit/csrc/elementwise/rope.cuh"
+
+
+def rotate_heads(
+    heads: torch.Tensor,
+    cos_sin: torch.Tensor,
+    positions: torch.Tensor,
+    is_neox: bool,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Rotate the first `cos_sin.shape[-1]` elements of each head of [tokens, heads, size].
+
+    `dtype` is that of the arithmetic, to which products and sums are rounded.
+    """
+    width = cos_sin.shape[-1]
+    cos, sin = cos_sin[positions.long()].to(dtype).unsqueeze(1).chunk(2, dim=-1)
+    rotated = heads[..., :width]
+    exact = rotated.to(dtype)
+    if is_neox:
+        first, second = exact.chunk(2, dim=-1)
+    else:
+        first, second = exact[..., 0::2], exact[..., 1::2]
+    parts = (first * cos - second * sin, second * cos + first * sin)
+    result = torch.cat(parts, -1) if is_neox else torch.stack(parts, -1).flatten(-2)
+    rotated.copy_(result)
+
+
+@stand_in(
+    "jit:fused_rope.run_rope",
+    source=_CSRC,
+)
+def run_rope(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cos_sin: torch.Tensor,
+    positions: torch.Tensor,
+    build: JitBuild,
+) -> None:
+    is_neox = build.marker[1] == "true"
+    rotate_heads(q, cos_sin, positions, is_neox)
+    rotate_heads(k, cos_sin, positions, is_neox)
+
+
+@stand_in("jit:fused_rope.run_rope_store", source=_CSRC)
+def run_rope_store(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    cos_sin: torch.Tensor,
+    positions: torch.Tensor,
+    slots: torch.Tensor,
+    build: JitBuild,
+) -> None:
+    run_rope(q, k, cos_sin, positions, build)
+    store_rows(k, k_cache, slots)
+    store_rows(v, v_cache, slots)
+
+
+@stand_in(
+    "jit:rotary_embedding.rotary_embedding",
+    "sgl_kernel.rotary_embedding",
+    source="sglang/kernels/jit/csrc/elementwise/pos_enc.cuh",
+)
+def rotary_embedding(
+    positions: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor | None,
+    head_size: int,
+    cos_sin: torch.Tensor,
+    is_neox: bool = True,
+) -> None:
+    for heads in (query, key):
+        if heads is not None:
+            view = heads if heads.dim() == 3 else heads.unflatten(-1, (-1, head_size))
+            dtype = heads.dtype if heads.dtype == cos_sin.dtype else torch.float32
+            rotate_heads(view, cos_sin, positions.flatten(), is_neox, dtype)
+
+
+@dataclass(frozen=True)
+class KvBufferArguments:
+    """Where a rotation stores keys and values: `sgl_kernel.FusedSetKVBufferArg`, a plain value."""
+
+    value: torch.Tensor
+    k_buffer: torch.Tensor
+    v_buffer: torch.Tensor
+    k_scale: float | None
+    v_scale: float | None
+    cache_loc: torch.Tensor
+
+
+stand_in("sgl_kernel.FusedSetKVBufferArg", source="sgl-kernel/python/sgl_kernel/elementwise.py")(
+    KvBufferArguments
+)
+
+
+@stand_in(
+    "jit:apply_rope_pos_ids_cos_sin_cache.apply_rope_pos_ids_cos_sin_cache",
+    source="sglang 0.5.9: jit_kernel/rope.py",
+)
+def apply_rope_pos_ids_cos_sin_cache(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    q_rope: torch.Tensor,
+    k_rope: torch.Tensor,
+    cos_sin: torch.Tensor,
+    positions: torch.Tensor,
+    interleave: bool,
+    enable_pdl: bool,
+    v: torch.Tensor | None,
+    k_buffer: torch.Tensor | None,
+    v_buffer: torch.Tensor | None,
+    slots: torch.Tensor | None,
+) -> None:
+    """Rotate into `q_rope` and `k_rope`, and store the keys and values if buffers are given."""
+    for source, target in ((q, q_rope), (k, k_rope)):
+        target.copy_(source)
+        rotate_heads(target, cos_sin, positions, not interleave)
+    if k_buffer is not None and v_buffer is not None and v is not None and slots is not None:
+        store_rows(k_rope, k_buffer, slots)
+        store_rows(v, v_buffer, slots)

@@ -1,0 +1,344 @@
+"""Statements that follow 32-bit integers on their way into an address, beside the kernel's own.
+
+A followed register `%r5` has the companion `%uft_r5`, its value in 64 bits without any overflow; a
+register of 64 bits that depends on one has `%ufo_rd7`, the number of an overflow or 0. As in
+the executor (`overflow_flow`) a difference counts where an integer is widened. Example:
+behind `mad.lo.s32 %r5, %r1, %r2, %r3; cvt.s64.s32 %rd7, %r5;` the number is set if `%uft_r5` and
+`%rd7` differ.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from harness.sanitizer.ptx.basic_blocks import split_statement
+from harness.sanitizer.ptx.instrumented_kernel import InstrumentedSite
+from harness.sanitizer.ptx.instrumented_records import make_guard
+from harness.sanitizer.ptx.module_text import PtxText
+from harness.sanitizer.ptx.overflow_flow import (
+    EXACT_OPERATIONS,
+    WRAPPING_OPERATIONS,
+    analyze_overflow,
+)
+from harness.sanitizer.ptx.parser import PtxKernel, PtxStatement, is_number, parse_number
+from harness.sanitizer.ptx.reader import read_kernel
+
+REGISTERS = (
+    ".reg .b64 %ufx<3>;", ".reg .pred %ufq<3>;", ".reg .b32 %ufn<2>;",
+    ".reg .b64 %ufl;", ".reg .b64 %ufr;", ".reg .b32 %ufv;",
+    "mov.b64 %ufl, 0;", "mov.b64 %ufr, 0;", "mov.b32 %ufv, 0;",
+)  # fmt: skip
+_INEXACT = frozenset(("hi", "wide", "sat", "cc"))
+_CARRYING = ("div", "rem", "shr")  # operations whose own true result is not computed
+_INT32, _INT64 = ("u32", "s32", "b32"), ("u64", "s64", "b64")
+_VALUE_COUNT = {
+    **dict.fromkeys("selp add sub mul div rem min max and or".split(), 2),
+    **dict.fromkeys("shl shr mov cvt cvta neg not".split(), 1),
+    "mad": 3,
+}
+# Statements on 64 bits that compute the true results of those on 32.
+_WIDE_STATEMENTS = {
+    "mov": "mov.b64", "neg": "neg.s64", "not": "not.b64", "add": "add.s64", "sub": "sub.s64",
+    "min": "min.s64", "max": "max.s64", "mul": "mul.lo.s64",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StatementCode:
+    """What goes in front of a statement and behind it."""
+
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+def clean_name(register: str) -> str:
+    return register.removeprefix("%").replace("@", "_s").replace("$", "_")
+
+
+class OverflowInstrumentation:
+    """The companions of one kernel. `overflows` are the operations that reports can name."""
+
+    def __init__(
+        self, module: PtxText, kernel: PtxKernel, overflows: list[InstrumentedSite]
+    ) -> None:
+        flow = analyze_overflow(read_kernel(module, kernel))
+        self._overflows = overflows
+        self.signs: dict[str, bool] = {}
+        mixed = set()
+        for value in flow.may_wrap:
+            if (
+                value.name
+                and self.signs.setdefault(value.name, flow.signs[value]) != (flow.signs[value])
+            ):
+                mixed.add(value.name)
+        for name in mixed:
+            del self.signs[name]
+        self.wide = {value.name for value in flow.wide if value.name}
+        self.bit_complements = {value.name for value in flow.bit_complements}
+        self.differences = {value.name for value in flow.differences}
+        self._writers: dict[str, list[PtxStatement]] = defaultdict(list)
+        for statement in kernel.statements:
+            for name in split_statement(statement)[0]:
+                self._writers[name].append(statement)
+        self.names = {name: name for name in kernel.register_types}
+
+    @property
+    def declarations(self) -> list[str]:
+        lines = [*REGISTERS] if self.signs or self.wide else []
+        for name in sorted(self.signs):
+            lines += [f".reg .b64 %uft_{clean_name(name)};", f"mov.b64 {self.name_true(name)}, 0;"]
+        for name in sorted(self.wide):
+            lines += [f".reg .b32 {self.name_state(name)};", f"mov.b32 {self.name_state(name)}, 0;"]
+        return lines
+
+    def state_of(self, register: str) -> str | None:
+        """Return the companion of an address: the number of an overflow that it depends on."""
+        return self.name_state(register) if register in self.wide else None
+
+    def rewrite(self, statement: PtxStatement, texts: dict[str, str]) -> StatementCode:
+        """Return the code around a statement; `texts` are its registers as its scope has them."""
+        results, operands = split_statement(statement)
+        followed = [result for result in results if result in self.signs or result in self.wide]
+        if not followed:
+            return StatementCode()
+        code = _Code(statement, texts, self)
+        if len(followed) == len(results) == 1 and not operands[0].startswith("{"):
+            if followed[0] in self.signs:
+                code.write_true(followed[0], operands)
+            else:
+                code.write_state(followed[0], operands)
+        else:
+            for name in followed:
+                if name in self.signs:
+                    code.extend_result(name)
+                else:
+                    code.after.append(f"mov.b32 {self.name_state(name)}, 0;")
+        guard = make_guard(statement, texts)
+        return StatementCode(
+            tuple(_add_guard(guard, line) for line in code.before),
+            tuple(_add_guard(guard, line) for line in code.after),
+        )
+
+    def name_true(self, register: str) -> str:
+        return f"%uft_{clean_name(register)}"
+
+    def name_state(self, register: str) -> str:
+        return f"%ufo_{clean_name(register)}"
+
+    def number_site(self, register: str) -> int:
+        """Return the number of the operation that made a register overflow, from 1 on.
+
+        It is the nearest product or shift behind the register, or else the nearest operation.
+        """
+        found, is_exact = self._list_wrapping(register)
+        best = next((writer for writer in found if writer.opcode in ("mul", "mad", "shl")), None)
+        return self.number_statement((best or found[0]), "", is_exact)
+
+    def number_statement(self, statement: PtxStatement, label: str, is_exact: bool = True) -> int:
+        """Number an operation; `is_exact`: a report's numbers are its result and the true one."""
+        lines = tuple((location.file, location.line) for location in statement.source.chain)
+        size = 4 if is_exact else 0
+        site = InstrumentedSite(lines, label or statement.opcode, size, statement.name)
+        if site not in self._overflows:
+            self._overflows.append(site)
+        return 1 + self._overflows.index(site)
+
+    def _list_wrapping(self, register: str) -> tuple[list[PtxStatement], bool]:
+        found: list[PtxStatement] = []
+        is_exact = True
+        seen, waiting = {register}, [register]
+        while waiting:
+            for statement in self._writers[waiting.pop(0)]:
+                if statement.opcode in WRAPPING_OPERATIONS:
+                    found.append(statement)
+                is_exact = is_exact and statement.opcode not in _CARRYING
+                for name in split_statement(statement)[1]:
+                    if name in self.signs and name not in seen:
+                        seen.add(name)
+                        waiting.append(name)
+        return found or self._writers[register], is_exact
+
+    def find_low_half(self, statement: PtxStatement, operands: list[str]) -> str | None:
+        """Return x for `(x << 32) >> n`, as `overflow_flow.find_extended_low_half`."""
+        if statement.opcode != "shr" or statement.modifiers != ("s64",):
+            return None
+        writers = self._writers.get(operands[0], [])
+        if len(writers) != 1 or writers[0].opcode != "shl" or writers[0].operands[2] != "32":
+            return None
+        if not is_number(operands[1]) or not 0 < parse_number(operands[1]) <= 32:
+            return None
+        whole = writers[0].operands[1]
+        return whole if len(self._writers[whole]) == 1 else None
+
+
+def _add_guard(guard: str, line: str) -> str:
+    """Run a line under the statement's predicate, unless the line includes it."""
+    return line if line.startswith(("@", "setp.ne.and")) else guard + line
+
+
+class _Code:
+    """The code around one statement: in front of it, and behind it."""
+
+    def __init__(
+        self, statement: PtxStatement, texts: dict[str, str], owner: OverflowInstrumentation
+    ) -> None:
+        self.before: list[str] = []
+        self.after: list[str] = []
+        self._statement, self._texts, self._owner = statement, texts, owner
+        self._true, self._state = owner.name_true, owner.name_state
+        self._opcode, self._modifiers = statement.opcode, statement.modifiers
+
+    def _text(self, name: str) -> str:
+        return self._texts.get(name, name)
+
+    # 32 bits
+
+    def _is_followed(self, name: str) -> bool:
+        return name in self._owner.signs
+
+    def _is_plain(self, name: str) -> bool:
+        return is_number(name) or (name in self._owner.names and not self._is_followed(name))
+
+    def _read_true(self, name: str, signed: bool, temporary: str) -> str:
+        if self._is_followed(name):
+            return self._true(name)
+        if is_number(name):
+            wrapped = parse_number(name) & 0xFFFFFFFF
+            return str(wrapped - (1 << 32) if wrapped >> 31 else wrapped)
+        kinds = "s64.s32" if signed else "u64.u32"
+        self.before.append(f"cvt.{kinds} {temporary}, {self._text(name)};")
+        return temporary
+
+    def extend_result(self, name: str, target: str = "") -> None:
+        kinds = "s64.s32" if self._owner.signs[name] else "u64.u32"
+        self.after.append(f"cvt.{kinds} {target or self._true(name)}, {self._text(name)};")
+
+    def write_true(self, result: str, operands: list[str]) -> None:
+        opcode, true = self._opcode, self._true(result)
+        signed = self._owner.signs[result]
+        values = operands[: _VALUE_COUNT.get(opcode, 0)]
+        kinds = [modifier for modifier in self._modifiers if modifier in (*_INT32, *_INT64)]
+        if opcode == "cvt" and len(kinds) == 2 and kinds[0] in _INT32 and kinds[1] in _INT64:
+            self.before.append(f"mov.b64 {true}, {self._text(operands[0])};")
+            return
+        if opcode == "or" and result in self._owner.differences:
+            self.after.append(f"cvt.s64.s32 {true}, {self._text(result)};")
+            return
+        is_exact = opcode in EXACT_OPERATIONS and _INEXACT.isdisjoint(self._modifiers)
+        if opcode == "not" and result in self._owner.bit_complements:
+            is_exact = False
+        if not is_exact or not all(self._is_plain(v) or self._is_followed(v) for v in values):
+            self.extend_result(result)
+            return
+        if opcode in _CARRYING:
+            self._carry_difference(result, values)
+            return
+        if opcode in ("mul", "mad") and all(self._is_plain(value) for value in values[:2]):
+            kind = "s32" if signed else "u32"
+            left, right = (self._text(value) for value in values[:2])
+            if is_number(left):
+                left, right = right, left
+            if not is_number(left):
+                product = "%ufx0" if opcode == "mad" else true
+                self.before.append(f"mul.wide.{kind} {product}, {left}, {right};")
+                if opcode == "mad":
+                    third = self._read_true(values[2], signed, "%ufx1")
+                    self.before.append(f"add.s64 {true}, %ufx0, {third};")
+                return
+        read = [
+            self._read_true(value, signed, f"%ufx{place}") for place, value in enumerate(values)
+        ]
+        if opcode in _WIDE_STATEMENTS:
+            self.before.append(f"{_WIDE_STATEMENTS[opcode]} {true}, {', '.join(read)};")
+        elif opcode == "mad":
+            self.before.append(f"mul.lo.s64 %ufx0, {read[0]}, {read[1]};")
+            self.before.append(f"add.s64 {true}, %ufx0, {read[2]};")
+        elif opcode == "selp":
+            self.before.append(f"selp.b64 {true}, {read[0]}, {read[1]}, {self._text(operands[2])};")
+        else:
+            self._shift_left(result, read[0], operands[1])
+
+    def _carry_difference(self, result: str, values: list[str]) -> None:
+        """A quotient or a shifted number is right if the number was; else the difference stays."""
+        true = self._true(result)
+        if not self._is_followed(values[0]):
+            self.extend_result(result)
+            return
+        first = values[0]
+        kinds = "s64.s32" if self._owner.signs[first] else "u64.u32"
+        self.before.append(f"cvt.{kinds} %ufx0, {self._text(first)};")
+        self.before.append(f"setp.eq.s64 %ufq2, {self._true(first)}, %ufx0;")
+        self.extend_result(result, "%ufx0")
+        self.after.append(f"selp.b64 {true}, %ufx0, {self._true(first)}, %ufq2;")
+
+    def _shift_left(self, result: str, value: str, amount: str) -> None:
+        true = self._true(result)
+        if is_number(amount) and 0 <= parse_number(amount) < 32:
+            self.before.append(f"shl.b64 {true}, {value}, {amount};")
+        elif is_number(amount):
+            self.extend_result(result)
+        else:
+            self.before.append(f"setp.gt.u32 %ufq2, {self._text(amount)}, 31;")
+            self.before.append(f"shl.b64 {true}, {value}, {self._text(amount)};")
+            self.extend_result(result, "%ufx0")
+            self.after.append(f"selp.b64 {true}, %ufx0, {true}, %ufq2;")
+
+    # 64 bits
+
+    def write_state(self, result: str, operands: list[str]) -> None:
+        state = self._state(result)
+        values = operands[: _VALUE_COUNT.get(self._opcode, 0)]
+        whole = self._owner.find_low_half(self._statement, operands)
+        if whole is not None:
+            number = self._owner.number_statement(self._statement, "narrowed")
+            self.after.append(f"cvt.u32.u64 %ufn0, {self._text(whole)};")
+            self.after.append("cvt.s64.s32 %ufx0, %ufn0;")
+            self._compare(self._text(whole), "%ufx0", number)
+            self.after.append(f"mov.b32 {state}, %ufn1;")
+            return
+        kinds = [modifier for modifier in self._modifiers if modifier in (*_INT32, *_INT64)]
+        is_cvt = self._opcode == "cvt" and len(kinds) == 2 and kinds[1] in _INT32
+        is_product = self._opcode in ("mul", "mad") and "wide" in self._modifiers
+        parts: list[str] = []
+        if is_cvt or is_product:
+            narrow = values[:1] if is_cvt else values[:2]
+            values = values[len(narrow) :]
+            followed = [name for name in dict.fromkeys(narrow) if self._is_followed(name)]
+            for place, name in enumerate(followed):
+                kind = "s64.s32" if self._modifiers[-1] == "s32" else "u64.u32"
+                self.after.append(f"cvt.{kind} %ufx0, {self._text(name)};")
+                number = self._owner.number_site(name)
+                self._compare(self._true(name), "%ufx0", number)
+                if place == 0:
+                    self.after.append("mov.b32 %ufn0, %ufn1;")
+                else:
+                    self.after.append("max.u32 %ufn0, %ufn0, %ufn1;")
+            parts += ["%ufn0"] * bool(followed)
+        states = [self._state(value) for value in values if value in self._owner.wide]
+        if self._opcode == "selp":
+            both = [self._state(value) if value in self._owner.wide else "0" for value in values]
+            self.after.append(f"selp.b32 {state}, {both[0]}, {both[1]}, {self._text(operands[2])};")
+            return
+        if self._opcode not in _VALUE_COUNT:
+            states = []
+        parts += states
+        if not parts:
+            self.after.append(f"mov.b32 {state}, 0;")
+        elif len(parts) == 1:
+            self.after.append(f"mov.b32 {state}, {parts[0]};")
+        else:
+            self.after.append(f"max.u32 {state}, {parts[0]}, {parts[1]};")
+            self.after += [f"max.u32 {state}, {state}, {part};" for part in parts[2:]]
+
+    def _compare(self, true: str, wrapped: str, number: int) -> None:
+        """Set %ufn1 to the number if both differ, and keep both for the report."""
+        word = make_guard(self._statement, self._texts).strip().removeprefix("@")
+        combine, condition = (".and", f", {word}") if word else ("", "")
+        self.after += [
+            f"setp.ne{combine}.s64 %ufq2, {true}, {wrapped}{condition};",
+            f"selp.b32 %ufn1, {number}, 0, %ufq2;",
+            f"@%ufq2 mov.b64 %ufl, {true};",
+            f"@%ufq2 mov.b64 %ufr, {wrapped};",
+            f"@%ufq2 mov.b32 %ufv, {number};",
+        ]

@@ -1,0 +1,310 @@
+"""A pytest plugin: each test runs with its kernels under check, and a report fails it.
+
+`pytest -p unfix_check --unfix-check=bounds,overflow,races,uninitialized`. On a machine without a
+GPU torch gets the virtual one before any test is imported, so `device="cuda"` and the usual
+`skipif(not torch.cuda.is_available())` need no change; kernels are compiled for this CPU. A test
+has a session of its own, from its setup to its teardown; module fixtures belong to the test that
+sets them up. Everything goes through pytest's own reports: xdist, `-k`, `--lf` work as ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Generator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.core import device
+from harness.core.missing_package import describe_missing_package
+from harness.sanitizer.device.cards import CARD_VARIABLE
+from harness.sanitizer.device.record import RECORD, describe_stand_ins
+from harness.sanitizer.device.refusals import UnansweredName, iterate_causes
+from harness.sanitizer.watch.report_files import CHECKS_VARIABLE
+from harness.sanitizer.watch.suite_checks import SuiteChecks, TestChecks
+
+__all__ = ["pytest_addoption", "pytest_load_initial_conftests"]
+
+_DEFAULT_MAX_REPORTS = 16
+_WORKER_VARIABLE = "PYTEST_XDIST_WORKER"  # xdist sets it in its workers
+_NOTHING_CHECKED = 3  # the exit code where no launch was checked, as of `unfix exec --check`
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("unfix", "kernels under check")
+    group.addoption(
+        "--unfix-check",
+        metavar="WORDS",
+        help="the checks: bounds, overflow, races, uninitialized (default: all)",
+    )
+    group.addoption(
+        "--unfix-device",
+        choices=("cpu", "cuda", device.VIRTUAL),
+        help="where kernels run: on this machine's GPU, or compiled for its CPU behind a virtual "
+        "GPU or none (default: cuda where there is one, else virtual)",
+    )
+    group.addoption("--unfix-card", metavar="NAME", help="the virtual card: H100, H200, B200")
+    group.addoption(
+        "--unfix-exact",
+        action="store_true",
+        help="refuse approximate instructions, whose bits depend on the GPU",
+    )
+    group.addoption(
+        "--unfix-max-reports",
+        type=int,
+        default=_DEFAULT_MAX_REPORTS,
+        metavar="N",
+        help=f"reports of one test, which then ends ({_DEFAULT_MAX_REPORTS})",
+    )
+    group.addoption(
+        "--unfix-all-configurations",
+        action="store_true",
+        help="run every autotune configuration, not the first alone",
+    )
+    group.addoption("--unfix-record", type=Path, metavar="FILE", help="all of it as JSON")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Install the device before a conftest can ask for one."""
+    try:
+        plugin = CheckPlugin(early_config)
+    except ModuleNotFoundError as error:
+        raise pytest.UsageError(f"unfix: {describe_missing_package(error)}") from error
+    early_config.pluginmanager.register(plugin, "unfix-check")
+
+
+def _choose_device(requested: str | None) -> str:
+    requested = requested or os.environ.get(device.DEVICE_VARIABLE)
+    if requested is None:
+        import torch
+
+        requested = "cuda" if torch.cuda.is_available() else device.VIRTUAL
+    os.environ[device.DEVICE_VARIABLE] = requested
+    return requested
+
+
+class CheckPlugin:
+    """The hooks of one pytest process."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config, options = config, config.known_args_namespace
+        self._device = _choose_device(options.unfix_device)
+        if card := options.unfix_card:
+            os.environ[CARD_VARIABLE] = card
+        self._suite = SuiteChecks()
+        self._checks, self._options = self._read_options()
+        self._stack = contextlib.ExitStack()
+        self._check: Any = None
+        self._test = TestChecks()
+        # What the virtual GPU had counted before the test.
+        self._earlier_refusals: Counter[str] = Counter()
+        self._earlier_stand_ins: Counter[str] = Counter()
+        self._is_controller = bool(getattr(options, "numprocesses", None)) and (
+            _WORKER_VARIABLE not in os.environ
+        )
+        if not self._is_controller:
+            self._prepare_process()
+
+    def _read_options(self) -> tuple[tuple[str, ...], Any]:
+        from harness.sanitizer.check.options import CHECK_NAMES, CheckOptions
+        from harness.sanitizer.cpu.arithmetic import Arithmetic
+
+        options = self._config.known_args_namespace
+        words = options.unfix_check or os.environ.get(CHECKS_VARIABLE, "")
+        checks = tuple(word for word in words.split(",") if word not in ("", "stop")) or CHECK_NAMES
+        try:
+            return checks, CheckOptions(
+                Arithmetic.EXACT if options.unfix_exact else Arithmetic.CLOSE,
+                checks,
+                options.unfix_max_reports,
+                options.unfix_all_configurations,
+            )
+        except ValueError as error:
+            raise pytest.UsageError(f"--unfix-check: {error}") from None
+
+    def _prepare_process(self) -> None:
+        """Install the virtual GPU, and run what is launched outside of tests."""
+        from harness.sanitizer.watch.host_process import HostCheckFiles
+
+        self._files = HostCheckFiles()
+        if self._device == "cuda":
+            return
+        from harness.sanitizer.check import session
+
+        if self._device == device.VIRTUAL:
+            from harness.sanitizer.device import installation
+
+            installation.install_device()
+        session.preload_checker()
+        self._stack.enter_context(session.run_kernels_on_cpu())
+
+    def pytest_unconfigure(self) -> None:
+        self._stack.close()
+        if not self._is_controller:
+            self._files.write_counts()
+
+    # A test
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
+        self._test, self._start_time = TestChecks(), time.monotonic()
+        self._earlier_refusals = Counter(RECORD.refusals)
+        self._earlier_stand_ins = Counter(RECORD.stand_ins)
+        with contextlib.ExitStack() as stack:
+            self._check = self._make_check()
+            self._check.launches.observers.append(self._count_launch)
+            stack.callback(self._check.close)
+            self._check.open(stack)
+            result = yield
+        self._check = None
+        return result
+
+    def _make_check(self) -> Any:
+        if self._device == "cuda":
+            from harness.sanitizer.check.gpu_check import GpuCheck
+
+            return GpuCheck(self._checks)
+        from harness.sanitizer.watch.host_process import make_check
+
+        return make_check(self._device, self._options)
+
+    def _count_launch(self, launch: Any) -> None:
+        self._files.count_launch(launch)
+        launches = self._test.launches
+        launches[launch.kernel] = launches.get(launch.kernel, 0) + 1
+        if launch.refusal:
+            self._test.refused_launches += 1
+            self._test.refusals[launch.kernel] = launch.refusal_reason
+        if launch.approximations:
+            self._test.approximations[launch.kernel] = list(launch.approximations)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self) -> Generator[None, Any, Any]:
+        return (yield from self._raise_reports())
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, Any, Any]:
+        return (yield from self._raise_reports())
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self) -> Generator[None, Any, Any]:
+        return (yield from self._raise_reports())
+
+    def _raise_reports(self) -> Generator[None, Any, Any]:
+        """Fail a phase with what its launches violated, whatever the test made of it.
+
+        A refusal that a test caught, and answered in another way, stays the test's own business.
+        """
+        from harness.sanitizer.check.violations import Violation
+
+        own_error: BaseException | None = None
+        result = None
+        try:
+            result = yield
+        except BaseException as error:
+            own_error = error
+        errors = list(self._check.launches.errors)
+        self._check.discard_errors()
+        self._test.configurations |= self._check.launches.configuration_counts
+        if own_error is not None:
+            self._attribute_refusals(own_error)
+        violations = [error for error in errors if isinstance(error, Violation)]
+        for violation in violations:
+            self._test.reports.append(asdict(self._files.write_violation(violation)))
+        if own_error is None and not errors:
+            return result
+        candidates: list[BaseException] = [*violations, *([own_error] if own_error else errors)]
+        shown = candidates[0]
+        if shown is own_error and not violations:
+            raise own_error
+        for other in violations[1:]:
+            shown.add_note(f"and {other}")
+        if own_error is not None and own_error is not shown:
+            shown.add_note(f"the test itself ended in {type(own_error).__name__}: {own_error}")
+        raise shown
+
+    def _attribute_refusals(self, error: BaseException) -> None:
+        """Refuse the test if a refusal led to its error; note those that its code caught."""
+        causes = [
+            str(cause) for cause in iterate_causes(error) if isinstance(cause, UnansweredName)
+        ]
+        self._test.add_device_refusals(causes)
+        for message in RECORD.refusals - self._earlier_refusals:
+            if message not in causes:
+                error.add_note(f"caught before, from the virtual GPU: {message}")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, call: Any) -> Generator[None, Any, Any]:
+        report = yield
+        self._test.stand_ins = dict(RECORD.stand_ins - self._earlier_stand_ins)
+        report.unfix_check = self._test.to_data()
+        if call.excinfo is not None and report.failed:
+            error = call.excinfo.value
+            if isinstance(error, self._get_check_errors()):  # the frames of the checker say nothing
+                notes = [f"  {note}" for note in getattr(error, "__notes__", ())]
+                report.longrepr = "\n".join([f"{type(error).__name__}: {error}", *notes])
+        return report
+
+    @staticmethod
+    def _get_check_errors() -> tuple[type[BaseException], ...]:
+        from harness.sanitizer.check.violations import UncheckableKernel, Violation
+
+        return Violation, UncheckableKernel
+
+    # The run
+
+    def pytest_report_teststatus(self, report: Any) -> Any:
+        data = getattr(report, "unfix_check", None)
+        if data is None or report.when != "call":
+            return None
+        if report.failed and data["reports"]:
+            return "failed", "V", "VIOLATION"
+        if report.failed and data["refusals"]:
+            return "failed", "R", "REFUSED"
+        if report.passed and not data["launches"] and not hasattr(report, "wasxfail"):
+            return "passed", "n", ("PASSED, no kernel launched", {"yellow": True})
+        return None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        data = getattr(report, "unfix_check", None)
+        if data is None:
+            return
+        self._suite.tests[report.nodeid] = TestChecks.from_data(data)
+        outcome = self._suite.outcomes.get(report.nodeid, "passed")
+        if report.outcome != "passed" and outcome == "passed":
+            outcome = report.outcome
+            if report.failed:
+                outcome = "reported" if data["reports"] else "failed"
+                if outcome == "failed" and data["refusals"]:
+                    outcome = "refused"
+        self._suite.outcomes[report.nodeid] = outcome
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: Any) -> None:
+        if _WORKER_VARIABLE in os.environ:
+            return
+        if session.exitstatus == pytest.ExitCode.OK and not self._suite.checked_launches:
+            session.exitstatus = _NOTHING_CHECKED
+        if file := self._config.getoption("--unfix-record"):
+            text = json.dumps(
+                {"device": self._device, "checks": self._checks, "tests": self._suite.to_data()},
+                indent=1,
+            )
+            file.write_text(text + "\n")
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        terminalreporter.section("kernels under check")
+        for line in self._suite.describe(self._checks, self._options.all_configurations):
+            terminalreporter.line(line)
+        if self._device == device.VIRTUAL:
+            terminalreporter.line(describe_stand_ins(self._suite.stand_ins))
+        if not self._suite.checked_launches:
+            terminalreporter.line("no launch was checked, so the checks say nothing")

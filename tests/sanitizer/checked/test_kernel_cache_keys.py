@@ -1,0 +1,143 @@
+"""No cache of the kernels' analysis is stale: its keys change with our code and with Triton's.
+
+The other caches' keys are tested by tests/test_cache_keys.py; this file runs where Triton is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+sys.path.append(str(Path(__file__).parents[2]))
+from cache_keys import CacheCase, ChangedCode, pair_with_folders
+
+from fixtures import accuracy
+from harness.core import code_digest
+from harness.runs.audit import analysis_worker, release_kernels
+from harness.runs.audit.release_kernels import ReleaseKernels
+from harness.sanitizer.cpu import program_cache
+from harness.sanitizer.gpu import InstrumentationRequest, compiler_hooks
+from harness.sanitizer.triton import adapter, frontend
+
+PACKAGES = ("triton", "llvmlite", "torch", "numpy", "transformers", "tokenizers")
+LAUNCHES = "harness.sanitizer.check.cpu_launcher"
+
+
+@triton.jit
+def fill(target, COUNT: tl.constexpr):
+    tl.store(target + tl.arange(0, COUNT), 1)
+
+
+def make_graph_key() -> str:
+    bound = frontend.get_binder(fill).bind((torch.zeros(8), 8), {})
+    return frontend.compute_cache_key(fill, bound)
+
+
+def make_program_key() -> str:
+    program_cache._hash_host.cache_clear()
+    return program_cache._hash_host()
+
+
+def make_release_key() -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(release_kernels, "get_or_compute", lambda *_: [])
+        return ReleaseKernels(Path(__file__).parent, "0")._key
+
+
+def make_audit_key() -> str:
+    release: Any = SimpleNamespace(
+        load_kernel=lambda *_: SimpleNamespace(cache_key="1"),
+        get_module=lambda *_: SimpleNamespace(path="a.py"),
+    )
+    kernel: Any = SimpleNamespace(module="a", name="f", launches=(), recorded_launches=())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(analysis_worker, "get_module", lambda *_: SimpleNamespace(path="a.py"))
+        limits: Any = SimpleNamespace(text="")
+        return analysis_worker._make_cache_key(release, kernel, limits)
+
+
+CASES = (
+    CacheCase(
+        "graphs",
+        ("harness.sanitizer.triton.specialization", "harness.sanitizer.triton.graph_loader"),
+        make_graph_key,
+    ),
+    CacheCase("programs", ("harness.sanitizer.cpu.program_cache", LAUNCHES), make_program_key),
+    CacheCase(
+        "checked kernels in Triton's own cache",
+        ("harness.sanitizer.gpu.compiler_hooks", "harness.sanitizer.gpu.checked_launches"),
+        lambda: compiler_hooks.hash_request(InstrumentationRequest(1, ("bounds",))),
+    ),
+    CacheCase(
+        "answers", ("fixtures.accuracy",), lambda: accuracy._digest_model.__wrapped__("llama")
+    ),
+    CacheCase("kernels of a release", ("harness.runs.audit.release_kernels",), make_release_key),
+    CacheCase("audited kernels", ("harness.runs.audit.analysis_worker",), make_audit_key),
+)
+
+
+@pytest.fixture
+def changed_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChangedCode]:
+    yield ChangedCode(monkeypatch)
+    code_digest.digest_code.cache_clear()
+    program_cache._hash_host.cache_clear()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_same_code_gives_a_kernels_value_the_same_key(
+    case: CacheCase, changed_code: ChangedCode
+) -> None:
+    """Else each test below would see another key whatever it changes."""
+    assert changed_code.compute_key(case) == changed_code.get_unchanged_key(case)
+
+
+@pytest.mark.parametrize(("case", "file"), pair_with_folders(CASES))
+def test_a_byte_in_any_folder_that_a_kernels_value_stands_on_is_a_miss(
+    case: CacheCase, file: Path, changed_code: ChangedCode
+) -> None:
+    assert changed_code.compute_key(case, changed=file) != changed_code.get_unchanged_key(case)
+
+
+def test_a_byte_where_the_reference_is_asked_is_a_miss(changed_code: ChangedCode) -> None:
+    """The fixture says how many tokens a reference answer has."""
+    (answers,) = (case for case in CASES if case.name == "answers")
+    file = Path(accuracy.__file__)
+    assert changed_code.compute_key(answers, file) != changed_code.get_unchanged_key(answers)
+
+
+@pytest.mark.parametrize(
+    ("case", "package"),
+    [
+        *((CASES[0], name) for name in ("Python", "adapter")),
+        *((CASES[1], name) for name in ("Python", "llvmlite")),
+        *((CASES[3], name) for name in ("Python", "torch", "transformers")),
+        *((case, name) for case in CASES[4:] for name in ("Python", "triton", "llvmlite", "torch")),
+    ],
+    ids=str,
+)
+def test_another_version_below_a_kernels_value_is_a_miss(
+    case: CacheCase, package: str, changed_code: ChangedCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = dict.fromkeys(PACKAGES, "1.0")
+
+    def list_distributions(name: str, **_: Any) -> Iterator[Any]:
+        yield SimpleNamespace(version=found[name])
+
+    monkeypatch.setattr(metadata, "distributions", list_distributions)
+    before = changed_code.compute_key(case)
+    if package == "Python":
+        monkeypatch.setattr(sys, "version", "4.0")
+    elif package == "adapter":
+        monkeypatch.setattr(adapter, "TRITON_VERSION", "4.0")
+    else:
+        found[package] = "1.1"
+    assert changed_code.compute_key(case) != before
