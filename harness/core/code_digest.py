@@ -3,9 +3,9 @@
 A cached value is valid as long as the code that computed it is the same. Code of one wing uses code
 of that wing and of the wings below it and no other (`tests/test_layers.py` checks it), so a
 cache names the highest wing that its values depend on. Example: a program compiled for the CPU
-depends on `sanitizer`; changing a byte in `harness/core/cache.py` or `harness/sanitizer/cpu/folds.py`
-makes it a miss, changing one in `harness/cli` does not. `tests/cache_keys.py` measures for each
-cache that its wing covers all that its values import.
+depends on `sanitizer`; changing a byte in `harness/core/cache.py` or in
+`harness/sanitizer/cpu/lowering.py` makes it a miss, changing one in `harness/cli` does not.
+`tests/cache_keys.py` measures for each cache that its wing covers all that its values import.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ def test_first():
 
 def test_loses_the_device_when_buggy():
     if buggy():
-        raise sys.modules["harness.sanitizer.check.violations"].CudaError("an illegal memory access")
+        violations = sys.modules["harness.sanitizer.check.violations"]
+        raise violations.CudaError("an illegal memory access")
 
 def test_loses_the_device():
     forms.plain(1, 2)

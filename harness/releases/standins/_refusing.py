@@ -1,6 +1,7 @@
 """The stand-in mechanism: a module that imports like a real package and refuses to run.
 
-The virtual device's packages (`harness/sanitizer/device/packages.py`) are such modules whose names compute.
+The virtual device's packages (`harness/sanitizer/device/packages.py`) are such modules whose
+names compute.
 """
 
 from __future__ import annotations
