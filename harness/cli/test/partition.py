@@ -12,7 +12,7 @@ from harness.releases import managed_releases
 # The longest parts start first, so that none of them runs alone at the end.
 LONG_PARTS = ("*.py", "prove", "mutate", "bisect", "eval", "audit", "fuzz", "matrix", "rehearse")
 # These need the Python of a release.
-RELEASE_PYTHON_FOLDERS = ("kernels", "releases")
+RELEASE_PYTHON_FOLDERS = ("sanitizer", "releases")
 # Properties hold on every release; guards need a toggled fix, so `unfix prove` runs them. A long
 # traceback prints each argument, and a tensor of gigabytes takes as long as ten tests.
 PROPERTY_ARGUMENTS = ("suites", "-m", "not guards", "--profile", "smoke", "--tb=short")
@@ -32,7 +32,7 @@ def list_parts(tests: Path, releases: Sequence[managed_releases.Release]) -> lis
     folders = {file.relative_to(tests).parts[0] for file in tests.glob("*/**/test_*.py")}
     others = sorted({"*.py", *folders} - {*RELEASE_PYTHON_FOLDERS, *LONG_PARTS})
     base = str(managed_releases.CPU_BASE.python)
-    kernels = sorted({str(file.parent) for file in (tests / "kernels").glob("*/test_*.py")})
+    sanitizer = sorted({str(file.parent) for file in (tests / "sanitizer").glob("*/test_*.py")})
 
     def make_own_part(name: str) -> PytestPart:
         paths = tuple(_list_test_paths(tests, name))
@@ -44,7 +44,7 @@ def list_parts(tests: Path, releases: Sequence[managed_releases.Release]) -> lis
         *map(_make_release_part, reversed(releases)),
         *(
             PytestPart(path, base, (path,))
-            for path in (str(Path(folder).relative_to(tests.parent)) for folder in kernels)
+            for path in (str(Path(folder).relative_to(tests.parent)) for folder in sanitizer)
         ),
         *map(make_own_part, others),
     ]
