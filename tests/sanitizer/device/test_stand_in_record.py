@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from harness.core import paths
-from harness.sanitizer.device import stand_ins
+from harness.sanitizer.plugins.for_sglang import operators
 from harness.store.record_files import read_record_text
 
 RECORD = paths.project_folder() / "bench" / "recorded" / "stand-ins-h100.json.xz"
@@ -25,4 +25,4 @@ def test_every_recorded_stand_in_agrees_or_was_not_run() -> None:
 
 def test_each_stand_in_is_recorded() -> None:
     recorded = read_record()["stand_ins"]
-    assert [name for name in stand_ins.load_stand_ins() if name not in recorded] == []
+    assert [name for name in operators.load_stand_ins() if name not in recorded] == []
