@@ -43,9 +43,9 @@ def _render_index(folder: Path, pattern: str, file: Path) -> str:
     files = sorted(folder.glob(f"{pattern}.html")) + sorted(folder.glob(f"{pattern}.md"))
     entries = [_make_link(each, folder) for each in files if each != file]
     values = {
-        "pages": [one for one in entries if not one.path.endswith(".md")],
-        "issues": [one for one in entries if one.path.endswith(".md")],
-        "red": any(one.is_red for one in entries),
+        "pages": [entry for entry in entries if not entry.path.endswith(".md")],
+        "issues": [entry for entry in entries if entry.path.endswith(".md")],
+        "red": any(entry.is_red for entry in entries),
     }
     return html_file.render_template(
         "shared/index.html.j2",
