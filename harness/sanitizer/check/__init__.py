@@ -1,6 +1,6 @@
 """Kernels under check: every access of a launch is compared with the launch's tensors.
 
-Suites import these names from `harness.checking`.
+Programs import these names from `harness.checking`.
 """
 
 from harness.sanitizer.check.declarations import Check

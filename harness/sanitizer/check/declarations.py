@@ -65,7 +65,7 @@ class Check:
         write: ArgumentRule | None = None,
         read: ArgumentRule | None = None,
     ) -> None:
-        """Do the same as `allow` for a kernel's argument, if SGLang itself makes the tensor.
+        """Do the same as `allow` for a kernel's argument, if the program itself makes the tensor.
 
         The rule gets the launch in front of the program's ids (`launch.arguments["count"]`), and
         applies to every later launch of the kernel.

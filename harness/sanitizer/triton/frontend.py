@@ -23,7 +23,7 @@ from harness.sanitizer.ir.graph import IROperation
 from harness.sanitizer.triton import adapter, recorded_launches
 
 CODE_DIGEST = digest_code("sanitizer")
-# Beside the compiled kernels: a toggle that sets those aside sets the binder aside as well.
+# Beside the compiled kernels: who changes a kernel's source drops the binder as well.
 _BINDER_KEY = "read by unfix"
 
 
