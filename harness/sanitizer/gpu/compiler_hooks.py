@@ -20,10 +20,10 @@ from typing import Any
 
 from harness.core.code_digest import compute_digest, digest_code
 from harness.patching import jit_kernels
-from harness.sanitizer.cpu.scratch_values import OperationSite
 from harness.sanitizer.gpu import InstrumentationRequest, instrumentation
 from harness.sanitizer.ir import mlir_printer
 from harness.sanitizer.ir.graph import SourceLocation
+from harness.sanitizer.ir.operation_sites import OperationSite
 from harness.sanitizer.triton import adapter, mlir_parser, specialization
 
 CODE_DIGEST = digest_code("sanitizer")
