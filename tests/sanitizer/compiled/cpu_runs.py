@@ -1,6 +1,6 @@
 """Kernels with the GPU's checks written in, run on this machine by the CPU's executor.
 
-In place of the GPU's assembly, a report is stored into a tensor, and `gpu_reports` turns it into a
+In place of the GPU's assembly, a report is stored into a tensor, and `gpu_facts` turns it into a
 violation. The executor's own checks find nothing: out-of-bounds lanes were masked off.
 """
 
