@@ -246,7 +246,7 @@ def _is_refusal(error: BaseException) -> bool:
 def is_cuda_error(error: BaseException | None) -> bool:
     if device.has_gpu() and isinstance(error, RuntimeError) and "CUDA error" in str(error):
         return True
-    violations = sys.modules.get("harness.sanitizer.check.violations")
+    violations = sys.modules.get("harness.sanitizer.violations.exceptions")
     if violations is None:  # no suite checks kernels
         return False
     return isinstance(error, violations.CudaError | violations.DeviceLost)

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from harness.sanitizer.check.violations import Violation
 from harness.sanitizer.device import installation
 from harness.sanitizer.launches import stream_check
 from harness.sanitizer.launches.launch_tracer import ZONES, LaunchTracer
 from harness.sanitizer.launches.zone_check import GuardZoneCheck
+from harness.sanitizer.violations.exceptions import Violation
 
 
 class LaunchSource(Protocol):

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 import torch
 
-from harness.sanitizer.check.violations import OutOfBounds, Violation
 from harness.sanitizer.launches import operator_effects
 from harness.sanitizer.launches.call_stacks import CallStack, capture_stack
 from harness.sanitizer.launches.launch_violations import locate_launch
+from harness.sanitizer.violations.exceptions import OutOfBounds, Violation
 
 MAX_SITES = 1 << 12
 UNCHANGED = 1 << 30

@@ -15,13 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.sanitizer.check.gpu_reports import violation_from_record
-from harness.sanitizer.check.violations import (
-    DataRace,
-    OutOfBounds,
-    UninitializedMemory,
-    Violation,
-)
+from harness.sanitizer.check.gpu_facts import violation_from_record
 from harness.sanitizer.cuda import checked_launches, checked_modules
 from harness.sanitizer.cuda.checked_launches import CheckedCudaLaunches
 from harness.sanitizer.cuda.checked_toolchain import CheckedToolkit
@@ -35,6 +29,12 @@ from harness.sanitizer.ptx.executor import load_module
 from harness.sanitizer.ptx.instrumentation import InstrumentedPtx, instrument_module
 from harness.sanitizer.ptx.instrumented_kernel import MARKER, write_kernels
 from harness.sanitizer.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
+from harness.sanitizer.violations.exceptions import (
+    DataRace,
+    OutOfBounds,
+    UninitializedMemory,
+    Violation,
+)
 
 _FILL = """.version 9.0
 .target sm_90a

@@ -14,12 +14,12 @@ import pytest
 import torch
 from traced_card import trace_card
 
-from harness.sanitizer.check.violations import OutOfBounds, Violation
 from harness.sanitizer.device import memory
 from harness.sanitizer.launches import card_zones, zone_check
 from harness.sanitizer.launches.card_source import CardClocks
 from harness.sanitizer.launches.launch_tracer import LaunchTracer
 from harness.sanitizer.launches.zone_check import MAX_SITES, GuardZoneCheck
+from harness.sanitizer.violations.exceptions import OutOfBounds, Violation
 from harness.sanitizer.watch import launch_reports
 from harness.sanitizer.watch.report_files import FOLDER_VARIABLE, read_reports
 from harness.sanitizer.watch.report_poller import BackgroundTasks
