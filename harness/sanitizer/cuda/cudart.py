@@ -21,7 +21,7 @@ from harness.core.code_digest import compute_digest
 from harness.core.errors import NotReadyError
 from harness.releases import cuda_toolkit
 from harness.releases.cuda_toolkit import CudaToolkit
-from harness.sanitizer.cuda.library_standins import call_compiler
+from harness.sanitizer.cuda.c_compiler import call_compiler
 from harness.sanitizer.device.cards import Card
 
 _FOLDER = Path(__file__).parent
