@@ -1,4 +1,4 @@
-"""Modules that SGLang and FlashInfer build while this process runs, on a GPU and under check.
+"""CUDA modules that are built while this process runs, on a GPU and under check.
 
 Each export of a module is called as a host call, so that reports name its tensors. Checks begin
 with the first module that is loaded.
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from harness.core.after_import import call_after_import, rebind_in_all_modules
 from harness.core.errors import NotReadyError
-from harness.patching.bootstrap import report_to_stderr
+from harness.core.stderr import report_to_stderr
+from harness.sanitizer import plugins
 from harness.sanitizer.cuda import driver_library
 from harness.sanitizer.cuda.checked_toolchain import CheckedToolkit, get_checked_toolkit
 from harness.sanitizer.cuda.host_signatures import ExportingModule
@@ -24,7 +25,6 @@ from harness.sanitizer.cuda.host_signatures import ExportingModule
 if TYPE_CHECKING:
     from harness.sanitizer.cuda.checked_launches import CheckedCudaLaunches
 
-_SGLANG_LOADER = "sglang.kernels.jit.utils.compile.loader"
 _TVM_LOADER = "tvm_ffi.module"
 _START = ctypes.CFUNCTYPE(None)
 _loaded: list[Any] = []  # the driver's stand-in and the function that it calls
@@ -35,7 +35,9 @@ def install_at_startup() -> None:
     toolkit = get_checked_toolkit()
     if toolkit is not None:
         build_with_checks(toolkit, start_checks)
-        call_after_import({_SGLANG_LOADER: _wrap_load_jit, _TVM_LOADER: _wrap_load_module})
+        call_after_import({_TVM_LOADER: _wrap_load_module})
+        for plugin in plugins.list_installed():
+            call_after_import(plugin.find_loader_hooks())
 
 
 def build_with_checks(toolkit: CheckedToolkit, start_checks: Callable[[], Any]) -> None:
@@ -88,7 +90,7 @@ def _start_checks() -> CheckedCudaLaunches:
     launches = CheckedCudaLaunches(
         toolkit,
         process.launcher.summaries,
-        process.describe_batch,
+        process.describe_work,
         whole_storages=True,
         number_launch=process.launcher.number_launch if "races" in process.checks else None,
     )
@@ -110,24 +112,6 @@ class CheckedModule(ExportingModule):
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
-
-
-def _wrap_load_jit(loader: Any) -> None:
-    load_jit = loader.load_jit
-
-    @functools.wraps(load_jit)
-    def load_checked(
-        *args: str, cuda_wrappers: Any = None, cpp_wrappers: Any = None, **options: Any
-    ) -> Any:
-        module = load_jit(*args, cuda_wrappers=cuda_wrappers, cpp_wrappers=cpp_wrappers, **options)
-        if not options.get("cuda_files"):
-            return module
-        start_checks()
-        exports = dict([*(cuda_wrappers or ()), *(cpp_wrappers or ())])
-        files = loader.resolve_sources(options["cuda_files"])
-        return CheckedModule(module, "_".join(map(str, args)), exports, files)
-
-    rebind_in_all_modules("load_jit", load_jit, load_checked)
 
 
 def _wrap_load_module(tvm: Any) -> None:
