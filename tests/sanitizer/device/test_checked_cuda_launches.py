@@ -30,6 +30,7 @@ from harness.sanitizer.gpu.allocator_blocks import AllocatorBlocks
 from harness.sanitizer.gpu.kernel_summaries import NO_SHADOW_MEMORY, KernelSummaries
 from harness.sanitizer.gpu.process_reports import PROCESS_REPORTS
 from harness.sanitizer.gpu.shadow_entries import SLOTS_PER_TABLE, ShadowTable
+from harness.sanitizer.plugins.for_sglang import checked_loader
 from harness.sanitizer.ptx.executor import load_module
 from harness.sanitizer.ptx.instrumentation import InstrumentedPtx, instrument_module
 from harness.sanitizer.ptx.instrumented_kernel import MARKER, write_kernels
@@ -171,7 +172,8 @@ def test_checks_begin_with_the_first_module_that_sglang_loads(
     monkeypatch.setitem(sys.modules, "loader", loader)
     started: list[bool] = []
     monkeypatch.setattr(checked_modules, "start_checks", lambda: started.append(True))
-    checked_modules._wrap_load_jit(loader)
+    [wrap] = checked_loader.HOOKS.values()
+    wrap(loader)
     loader.load_jit("no kernels")
     assert started == []
     loader.load_jit("page", cuda_files=["page.cuh"])
