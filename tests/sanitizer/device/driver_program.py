@@ -1,6 +1,6 @@
-"""Runs a kernel that NVRTC compiles with checks: the executor in the place of the card.
+"""Launches a kernel that was built with checks through the driver; the executor is the card.
 
-    python nvrtc_program.py TOOLKIT FAKE_DRIVER
+    python driver_program.py TOOLKIT FAKE_DRIVER
 
 The driver below the stand-in only calls back (`fake_driver.c`); all else is the product's own.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import struct
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -19,22 +20,24 @@ from typing import Any
 import torch
 
 from harness.sanitizer.check.gpu_facts import violation_from_record
-from harness.sanitizer.cuda import checked_launches, checked_nvrtc, host_arguments
+from harness.sanitizer.cuda import checked_launches, checked_modules, host_arguments
 from harness.sanitizer.cuda.checked_toolchain import CheckedToolkit
 from harness.sanitizer.device import installation
 from harness.sanitizer.gpu.kernel_summaries import KernelSummaries
 from harness.sanitizer.gpu.process_reports import PROCESS_REPORTS
 from harness.sanitizer.ptx.executor import load_module
-from harness.sanitizer.ptx.instrumented_kernel import MARKED_KEY, MARKER
+from harness.sanitizer.ptx.instrumented_kernel import MARKED_KEY
 from harness.sanitizer.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
 
-SOURCE = b"""
+SOURCE = """
 template <typename T> __global__ void scale(T* out, const T* in, int count) {
   int index = blockIdx.x * blockDim.x + threadIdx.x;
   if (index <= count) out[index] = in[index] * T(2);
 }
 """
-KERNEL, COUNT, THREADS = b"scale<float>", 40, 64
+COUNT, THREADS = 40, 64
+ENTRY = b"_Z5scaleIfEvPT_PKS0_i"  # scale<float>
+PTX = Path(__file__).with_name("scale.ptx")
 OTHER = b"other"  # a kernel that its module's description lacks, so that it stays plain
 SIDES = (1, 1, 1, THREADS, 1, 1)
 Handle = ctypes.c_void_p
@@ -44,29 +47,20 @@ CALLBACK = ctypes.CFUNCTYPE(
 PROCESS_ADDRESS = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Handle), Handle)
 
 
-def compile_kernel(nvrtc: Any, *options: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return a program's PTX and machine code, as NVRTC gives them, and its kernel's name."""
-    program = Handle()
-    assert not nvrtc.nvrtcCreateProgram(ctypes.byref(program), SOURCE, b"scale.cu", 0, None, None)
-    assert not nvrtc.nvrtcAddNameExpression(program, KERNEL)
-    words = (ctypes.c_char_p * len(options))(*options)
-    assert not nvrtc.nvrtcCompileProgram(program, len(options), words)
-    forms = []
-    for form in ("PTX", "CUBIN"):
-        size = ctypes.c_size_t()
-        assert not getattr(nvrtc, f"nvrtcGet{form}Size")(program, ctypes.byref(size))
-        data = ctypes.create_string_buffer(size.value)
-        if size.value:
-            assert not getattr(nvrtc, f"nvrtcGet{form}")(program, data)
-        forms.append(data.raw)
-    name = ctypes.c_char_p()
-    assert not nvrtc.nvrtcGetLoweredName(program, KERNEL, ctypes.byref(name))
-    found = name.value or b""
-    assert not nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    return forms[0], forms[1], found
+def assemble_kernel(toolkit: CheckedToolkit, folder: Path) -> tuple[bytes, bytes]:
+    """Assemble the kernel with the toolkit's ptxas; return its PTX with checks and machine code."""
+    source, text, code = folder / "scale.cu", folder / "scale.ptx", folder / "scale.cubin"
+    source.write_text(SOURCE)
+    text.write_text(PTX.read_text().replace("/somewhere/scale.cu", str(source)))
+    ptxas = toolkit.home / "bin" / "ptxas"
+    subprocess.run([ptxas, "-arch=sm_90", text, "-o", code], check=True)
+    cubin = code.read_bytes()
+    key = MARKED_KEY.search(cubin)
+    assert key is not None
+    return (toolkit.kernels / f"{key[1].decode()}.ptx").read_bytes(), cubin
 
 
-class CardOfNvrtc:
+class ExecutingCard:
     """Runs what the fake driver is given."""
 
     def __init__(self, toolkit: CheckedToolkit, fake: Any) -> None:
@@ -155,16 +149,23 @@ def find_address(driver: Any, name: bytes, version: int) -> int | None:
 
 def main(folder: str, fake_file: str) -> None:
     installation.install_device()
-    toolkit = CheckedToolkit(Path(folder))
+    with tempfile.TemporaryDirectory() as sources:
+        print(
+            json.dumps(launch_in_all_ways(CheckedToolkit(Path(folder)), fake_file, Path(sources)))
+        )
+
+
+def launch_in_all_ways(toolkit: CheckedToolkit, fake_file: str, sources: Path) -> dict[str, Any]:
+    """Return the reports of each way to launch, and what the driver answers in other cases."""
     starts: list[bool] = []
 
     def start_checks() -> None:
         starts.append(True)
         card.launches.install()
 
-    checked_nvrtc.install_standins(toolkit, start_checks)
-    nvrtc, driver = ctypes.CDLL("libnvrtc.so.13"), ctypes.CDLL("libcuda.so.1")
-    card = CardOfNvrtc(toolkit, ctypes.CDLL(fake_file))
+    checked_modules.build_with_checks(toolkit, start_checks)
+    driver = ctypes.CDLL("libcuda.so.1")
+    card = ExecutingCard(toolkit, ctypes.CDLL(fake_file))
     found: dict[str, Any] = {"real": driver.cuInit(7)}
 
     def get(library_function: Any, owner: Handle, name: bytes) -> Handle:
@@ -172,11 +173,11 @@ def main(folder: str, fake_file: str) -> None:
         assert not library_function(ctypes.byref(function), owner, name)
         return function
 
-    text, cubin, name = compile_kernel(nvrtc, b"--gpu-architecture=sm_90")
-    card.text = text.rstrip(b"\0").decode()
+    text, cubin = assemble_kernel(toolkit, sources)
+    card.text = text.decode()
     module = Handle()
     assert not driver.cuModuleLoadData(ctypes.byref(module), cubin)
-    function = get(driver.cuModuleGetFunction, module, name)
+    function = get(driver.cuModuleGetFunction, module, ENTRY)
     found["machine code"] = card.launch(
         lambda own: driver.cuLaunchKernel(function, *SIDES, 0, None, own, None)
     )
@@ -205,7 +206,7 @@ def main(folder: str, fake_file: str) -> None:
         library = Handle()
         nothing = (None, None, 0, None, None, 0)
         assert not driver.cuLibraryLoadFromFile(ctypes.byref(library), name_of_file, *nothing)
-    function = get(driver.cuModuleGetFunction, module, name)
+    function = get(driver.cuModuleGetFunction, module, ENTRY)
     found["a file"] = card.launch(
         lambda own: driver.cuLaunchKernel_ptsz(function, *SIDES, 0, None, own, None)
     )
@@ -237,29 +238,26 @@ def main(folder: str, fake_file: str) -> None:
     image = fatbin + bytes(9 << 20) + cubin
     large = Handle()
     assert not driver.cuModuleLoadData(ctypes.byref(large), image)
-    function = get(driver.cuModuleGetFunction, large, name)
+    function = get(driver.cuModuleGetFunction, large, ENTRY)
     found["a large image"] = call_graph_functions(driver, function, None)
 
-    function = get(driver.cuModuleGetFunction, module, name)
+    function = get(driver.cuModuleGetFunction, module, ENTRY)
     fake = ctypes.CDLL(fake_file)
     fake.fake_set_unload(1)
     assert driver.cuModuleUnload(module) == 1
-    same = get(driver.cuModuleGetFunction, module, name)
+    same = get(driver.cuModuleGetFunction, module, ENTRY)
     found["not unloaded"] = call_graph_functions(driver, same, None)
     fake.fake_set_unload(0)
     assert not driver.cuModuleUnload(module)
     plain = Handle()
     assert not driver.cuModuleLoadData(ctypes.byref(plain), b"plain")
-    function = get(driver.cuModuleGetFunction, plain, name)
+    function = get(driver.cuModuleGetFunction, plain, ENTRY)
     assert (plain.value, function.value) == (module.value, same.value)
     found["used again"] = call_graph_functions(driver, function, None)
 
-    text, found["no machine code"], name = compile_kernel(nvrtc, b"-arch", b"compute_90")
-    card.text = text.rstrip(b"\0").decode()
     library = Handle()
-    found["no machine code"] = len(found["no machine code"])
     assert not driver.cuLibraryLoadData(ctypes.byref(library), text, *nothing)
-    kernel = get(driver.cuLibraryGetKernel, library, name)
+    kernel = get(driver.cuLibraryGetKernel, library, ENTRY)
     address = find_address(driver, b"cuKernelGetFunction", 13000)
     assert address
     assert not PROCESS_ADDRESS(address)(ctypes.byref(function), kernel)
@@ -267,14 +265,9 @@ def main(folder: str, fake_file: str) -> None:
     found["PTX, its handle"] = card.launch(
         lambda own: driver.cuLaunchKernel(kernel, *SIDES, 0, None, own, None)
     )
-    for words in ((b"-rdc=true",), (b"-rdc", b"true")):
-        _, cubin, _ = compile_kernel(nvrtc, b"-arch=sm_90", *words)
-        found[f"to be linked, {len(words)}"] = MARKER.encode() in cubin
-    _, cubin, _ = compile_kernel(nvrtc, b"-arch=sm_90", b"-I/home/jos\xe9")
-    found["no UTF-8"] = MARKER.encode() in cubin
     summaries = [(summary.name, summary.checked_launches) for summary in card.summaries]
     summaries = [(one, count) for one, count in summaries if one != OTHER.decode()]
-    print(json.dumps({**found, "starts": len(starts), "summaries": summaries}))
+    return {**found, "starts": len(starts), "summaries": summaries}
 
 
 if __name__ == "__main__":

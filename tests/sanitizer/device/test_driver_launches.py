@@ -1,4 +1,4 @@
-"""NVRTC and the driver with their stand-ins: what they compile has checks, what they launch too."""
+"""The driver with its stand-in: modules that were built with checks are launched with them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 
 from harness.core import paths
 from harness.releases import cuda_toolkit
-from harness.sanitizer.cuda import checked_nvrtc, checked_toolchain, library_standins
-from harness.sanitizer.gpu import ALL_CHECKS, DEFAULT_CHECKS
+from harness.sanitizer.cuda import checked_toolchain, driver_library
+from harness.sanitizer.gpu import DEFAULT_CHECKS
 
 _HERE = Path(__file__).parent
 _ASSEMBLER = """#!/bin/sh
@@ -33,8 +33,8 @@ def build_library(target: Path, source: str, *flags: str) -> Path:
     return target
 
 
-def make_fake_toolkit(folder: Path) -> tuple[Path, dict[str, str]]:
-    """Make a toolkit whose machine code is the text, and the variables that find its NVRTC."""
+def make_fake_toolkit(folder: Path) -> Path:
+    """Make a toolkit whose machine code is the text."""
     home = folder / "cuda"
     for name in ("bin", "include"):
         (home / name).mkdir(parents=True)
@@ -42,49 +42,43 @@ def make_fake_toolkit(folder: Path) -> tuple[Path, dict[str, str]]:
     assembler.write_text(_ASSEMBLER)
     assembler.chmod(0o755)
     build_library(home / "lib64" / "libcudart.so.13", os.devnull, "-xc")
-    scale = f'-DSCALE="{_HERE / "scale.ptx"}"'
-    nvrtc = build_library(folder / "libnvrtc.so.13", str(_HERE / "fake_nvrtc.c"), scale)
-    return home, {"LD_LIBRARY_PATH": str(nvrtc.parent)}
+    return home
 
 
-def find_real_toolkit() -> tuple[Path, dict[str, str]]:
+def find_real_toolkit() -> Path:
     plain = cuda_toolkit.find_toolkit()
     if plain is None:
         pytest.skip("no CUDA toolkit is installed")
-    if not library_standins.find_nvrtc_libraries(plain.home):
-        pytest.skip("no NVRTC is installed")
-    return plain.home, {}
+    return plain.home
 
 
-@pytest.fixture(scope="module", params=["the real compilers", "compilers that only copy"])
+@pytest.fixture(scope="module", params=["the real ptxas", "a ptxas that only copies"])
 def answers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("nvrtc")
-    is_real = request.param == "the real compilers"
-    home, variables = find_real_toolkit() if is_real else make_fake_toolkit(folder)
+    folder = tmp_path_factory.mktemp("driver")
+    is_real = request.param == "the real ptxas"
+    home = find_real_toolkit() if is_real else make_fake_toolkit(folder)
     driver = build_library(folder / "driver" / "libcuda.so.1", str(_HERE / "fake_driver.c"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(library_standins, "find_driver", lambda: driver)
+        patch.setattr(driver_library, "find_driver", lambda: driver)
         patch.setattr(paths, "cuda_builds_folder", lambda: folder)
         toolkit = checked_toolchain.make_checked_toolkit(home, DEFAULT_CHECKS)
-    done = run_program("nvrtc_program.py", toolkit.folder, driver, variables)
+    done = run_program(toolkit.folder, driver)
     assert done.returncode == 0, done.stderr[-3000:]
     output: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return {**output, "stderr": done.stderr, "folder": toolkit.folder, "driver": driver}
 
 
-def run_program(
-    name: str, toolkit: Path, driver: Path, variables: dict[str, str]
-) -> subprocess.CompletedProcess[str]:
+def run_program(toolkit: Path, driver: Path) -> subprocess.CompletedProcess[str]:
     standins = paths.HARNESS_FOLDER / "releases" / "standins"
     path = os.pathsep.join(map(str, (paths.HARNESS_FOLDER.parent, standins)))
-    words = [sys.executable, str(_HERE / name), str(toolkit), str(driver)]
-    environment = {**os.environ, **variables, "PYTHONPATH": path}
+    words = [sys.executable, str(_HERE / "driver_program.py"), str(toolkit), str(driver)]
+    environment = {**os.environ, "PYTHONPATH": path}
     return subprocess.run(words, env=environment, capture_output=True, text=True)
 
 
-_VARIABLES = ("CUDA_HOME", "DG_JIT_CACHE_DIR", "USE_PYTORCH_KERNEL_CACHE")
+_VARIABLES = ("CUDA_HOME", "DG_JIT_CACHE_DIR")
 
 
 def start_process(
@@ -105,9 +99,9 @@ def test_a_process_builds_with_checks_once_it_has_the_drivers_stand_in(
     folder = answers["folder"]
     done = start_process(folder)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{[f'{folder}/cuda', f'{folder}/builds/deep-gemm', '0']}\n"
+    assert done.stdout == f"{[f'{folder}/cuda', f'{folder}/builds/deep-gemm']}\n"
     alone = start_process(folder, "", "-I")  # it loads nothing of ours
-    assert alone.stdout == "[None, None, None]\n"
+    assert alone.stdout == "[None, None]\n"
 
 
 def test_a_process_that_has_loaded_the_driver_before_ends(answers: dict[str, Any]) -> None:
@@ -133,7 +127,7 @@ def test_a_process_that_cannot_load_the_drivers_stand_in_ends(
 
 
 def test_a_machine_without_a_driver_builds_with_checks(tmp_path: Path) -> None:
-    if library_standins.has_driver():
+    if driver_library.has_driver():
         pytest.skip("this machine has a driver")
     done = start_process(tmp_path)
     assert done.stdout.startswith(f"['{tmp_path}/cuda'"), done.stderr
@@ -142,23 +136,22 @@ def test_a_machine_without_a_driver_builds_with_checks(tmp_path: Path) -> None:
 _WITHOUT_TORCH = """
 import importlib.util, os
 from pathlib import Path
-from harness.sanitizer.cuda import checked_nvrtc
+from harness.sanitizer.cuda import checked_modules
 from harness.sanitizer.cuda.checked_toolchain import CheckedToolkit
 importlib.util.find_spec = lambda name: None if name == "torch" else name
 toolkit = CheckedToolkit(Path("/none"))
 os.environ["CUDA_HOME"] = "/usr/local/cuda"
 toolkit.set_variables(os.environ)
-checked_nvrtc.install_standins(toolkit, print)
+checked_modules.build_with_checks(toolkit, print)
 print(os.environ["PATH"])
 """
 
 
-def test_a_process_without_torch_builds_without_checks_and_says_so() -> None:
+def test_a_process_without_torch_builds_without_checks() -> None:
     root = str(paths.HARNESS_FOLDER.parent)
     done = start_process(Path("/none"), _WITHOUT_TORCH, PYTHONPATH=root)
-    assert done.stdout.splitlines()[1:] == ["['/usr/local/cuda', None, None]"], done.stderr
+    assert done.stdout.splitlines()[1:] == ["['/usr/local/cuda', None]"], done.stderr
     assert "/none" not in done.stdout
-    assert "this process has no torch: its CUDA kernels have no checks" in done.stderr
 
 
 _LAUNCHES = ["machine code", "a buffer", "PTX", "PTX, its handle", "a file", "a library's file"]
@@ -166,9 +159,7 @@ _LAUNCHES += ["a module's list", "a configuration"]
 
 
 @pytest.mark.parametrize("launch", _LAUNCHES)
-def test_a_kernel_of_nvrtc_is_checked_however_it_is_launched(
-    answers: dict[str, Any], launch: str
-) -> None:
+def test_a_kernel_is_checked_however_it_is_launched(answers: dict[str, Any], launch: str) -> None:
     read, wrote = answers[launch]
     index = "(its index 40, and it is float32 [40])"
     assert read.startswith(f"scale<float> read 4 bytes past the end of source {index}")
@@ -187,22 +178,18 @@ def test_a_launch_is_counted_once_and_checks_start_with_the_first_module(
 @pytest.mark.parametrize(
     ("case", "expected"),
     [
-        ("no machine code", 0),  # bytes of it, for a program that is for no card
         ("real", 77),  # what the stand-in lacks is the real driver's
         ("by hand", [801] * 10),  # a node that is added by hand is refused
         ("by hand, a library's", [801] * 7),
         ("of another kind", 0),
         ("versions", True),
-        ("to be linked, 1", False),  # such a program stays as it is
-        ("to be linked, 2", False),
         ("a plain kernel", 5),  # of a checked module: it keeps its attributes
         ("a large image", [801] * 10),
-        ("no UTF-8", True),  # an option need not be
         ("not unloaded", [801] * 10),
         ("used again", [0] * 10),  # a module is forgotten with what is unloaded
     ],
 )
-def test_the_stand_ins_answer_as_the_libraries_or_refuse(
+def test_the_stand_in_answers_as_the_driver_or_refuses(
     answers: dict[str, Any], case: str, expected: object
 ) -> None:
     assert answers[case] == expected
@@ -210,68 +197,3 @@ def test_the_stand_ins_answer_as_the_libraries_or_refuse(
 
 def test_a_node_that_is_added_by_hand_is_refused_in_words(answers: dict[str, Any]) -> None:
     assert "has checks and cannot be added to a graph by hand" in answers["stderr"]
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ("-rdc true", True),
-        ("--relocatable-device-code true", True),
-        ("--relocatable-device-code=true", True),
-        ("-dc", True),
-        ("-rdc false -I true", False),
-        ("-rdc=false true", False),
-    ],
-)
-def test_options_say_whether_a_program_is_linked_later(options: str, expected: bool) -> None:
-    assert checked_nvrtc.is_to_be_linked(options.split()) is expected
-
-
-def test_an_error_in_the_compilers_place_leaves_the_program_to_nvrtc() -> None:
-    one = object.__new__(checked_nvrtc.CheckedNvrtc)
-    one._sources = {}
-    one._run_real = lambda program, words: len(words)  # type: ignore[method-assign]
-    one._compile_with_checks = None  # type: ignore[method-assign, assignment]
-    assert one._compile(1, 2, [b"-a", b"-b"]) == 2
-
-
-@pytest.mark.parametrize("checks", [DEFAULT_CHECKS, ALL_CHECKS], ids=["default", "all"])
-def test_a_program_gets_the_checks_of_its_toolkit(
-    checks: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Under `all` each access of global memory looks for races, and each load for poison."""
-    home, _ = make_fake_toolkit(tmp_path)
-    monkeypatch.setattr(paths, "cuda_builds_folder", lambda: tmp_path)
-    checked_toolkit = checked_toolchain.make_checked_toolkit(home, checks)
-    toolkit = checked_toolchain.CheckedToolkit(checked_toolkit.folder)
-    plain = (_HERE / "scale.ptx").read_text()
-    text, _ = checked_nvrtc.assemble_with_checks(toolkit, plain, [])
-    (kernel,) = json.loads(next(toolkit.kernels.glob("*.json")).read_text())
-    groups = {(*group["roots"], *group["verbs"]) for group in kernel["race_groups"]}
-    assert groups == ({(8, "read"), (0, "write")} if "races" in checks else set())
-    # The comparison with the poison of `torch.empty`.
-    assert (b"setp.eq.u32 %ufo, %ufh" in text) == ("uninitialized" in checks)
-
-
-def test_the_assembler_gets_the_options_that_nvrtc_was_given() -> None:
-    words = "--ptxas-options=-v,-O2 -maxrregcount 32 -Xptxas --verbose -G -I/x --fmad=false"
-    found = checked_nvrtc.list_assembler_options(words.split())
-    assert found == ["-v", "-O2", "--maxrregcount=32", "--verbose", "-g"]
-
-
-def test_the_nvrtc_of_a_process_is_that_of_its_packages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for place in ("packages/nvidia/cu13/lib", "elsewhere", "cuda/lib64"):
-        folder = tmp_path / place
-        folder.mkdir(parents=True)
-        for name in ("libnvrtc.so.13", "libnvrtc.alt.so.13", "libnvrtc-builtins.so.13.0"):
-            (folder / name).write_text("")
-    (tmp_path / "elsewhere" / "libnvrtc.so.12").write_text("")
-    monkeypatch.setattr(sys, "path", ["", str(tmp_path / "packages")])
-    monkeypatch.setenv("LD_LIBRARY_PATH", f":{tmp_path / 'elsewhere'}")
-    found = library_standins.find_nvrtc_libraries(tmp_path / "cuda")
-    assert [str(one.relative_to(tmp_path)) for one in found[:2]] == [
-        "packages/nvidia/cu13/lib/libnvrtc.so.13",
-        "elsewhere/libnvrtc.so.12",
-    ]
