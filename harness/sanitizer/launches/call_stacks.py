@@ -12,7 +12,7 @@ from types import FrameType
 _MAX_FRAMES = 6
 _HARNESS = str(Path(__file__).parents[2])
 # The machinery that every launch goes through is no part of the program's stack.
-_HIDDEN = (f"{_HARNESS}/device/", f"{_HARNESS}/kernels/", f"{_HARNESS}/patching/", "<frozen")
+_HIDDEN = (f"{_HARNESS}/sanitizer/", f"{_HARNESS}/patching/", "<frozen")
 _HIDDEN_PACKAGES = ("torch", "triton")  # wherever they lie
 _is_hidden: dict[str, bool] = {}
 
