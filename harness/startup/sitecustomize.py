@@ -47,8 +47,8 @@ def _run_cuda_kernels() -> None:
     from harness.core.after_import import call_after_import
 
     def install(torch: ModuleType) -> None:
-        from harness.sanitizer.cuda import jit_loader
         from harness.sanitizer.cuda.host_calls import CALLS
+        from harness.sanitizer.plugins.for_sglang import jit_loader
         from harness.sanitizer.watch import virtual_process
 
         jit_loader.install_loader()

@@ -1,7 +1,7 @@
 """The stand-in mechanism: a module that imports like a real package and refuses to run.
 
-The virtual device's packages (`harness/sanitizer/device/packages.py`) are such modules whose
-names compute.
+On the virtual device names of such modules compute (`packages.py` of the sanitizer's plug-in for
+SGLang).
 """
 
 from __future__ import annotations

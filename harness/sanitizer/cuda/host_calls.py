@@ -14,16 +14,13 @@ from typing import Any, Protocol
 
 import torch
 
-from harness.patching.cuda_modules import REACH, PatchableModule
+from harness.patching.cuda_modules import REACH
 from harness.patching.device_code import get_device_code
 from harness.sanitizer.cuda import cudart
 from harness.sanitizer.cuda.fatbin import read_ptx
 from harness.sanitizer.cuda.host_arguments import describe_tensor, iterate_tensors, pack_parameters
-from harness.sanitizer.cuda.host_signatures import ExportingModule
 from harness.sanitizer.cuda.kernel_lines import KernelLines, remove_places
 from harness.sanitizer.cuda.kernel_names import find_plain_name, unmangle_name
-from harness.sanitizer.cuda.recorded_builds import RecordedBuild, record_launches
-from harness.sanitizer.device import graphs
 from harness.sanitizer.device.callers import find_caller
 from harness.sanitizer.device.memory import LEDGER
 from harness.sanitizer.device.record import RECORD
@@ -215,50 +212,6 @@ class HostCalls:
 
 
 CALLS = HostCalls()
-
-
-class CudaModule(ExportingModule):
-    """A loaded JIT module of SGLang on the virtual GPU."""
-
-    def __init__(
-        self,
-        module: Any,
-        name: str,
-        exports: dict[str, str],
-        files: tuple[str, ...],
-        build: RecordedBuild | None = None,
-    ) -> None:
-        super().__init__(module, name, exports, files)
-        self._build = build  # if builds are recorded
-        self._launched: set[str] = set()
-
-    def _call(self, name: str, names: tuple[str, ...], function: Any, args: Any) -> Any:
-        known = len(self._launched)
-        try:
-            return CALLS.run(name, names, self._launched, function, args)
-        finally:
-            if self._build is not None and len(self._launched) > known:
-                record_launches(self._build, self._launched)
-
-    def _build_variant(self) -> None:
-        """Build the variant of the sources that is patched now, if toggles can patch them."""
-        if isinstance(self._module, PatchableModule):
-            self._module._build_variant()
-        for name in self._exports:
-            getattr(self, name)  # which reads its signature
-
-    def _wrap_export(self, name: str, names: tuple[str, ...], function: Any) -> Any:
-        full = f"jit:{self._name}.{name}"
-
-        def call(*args: Any) -> Any:
-            return graphs.run_captured(full, self._call, full, names, function, args)
-
-        return call
-
-
-def prepare_module(module: CudaModule) -> None:
-    """Build what a module needs under the patches of now, before anything is timed."""
-    module._build_variant()
 
 
 def find_living_allocation(address: int) -> Allocation | None:

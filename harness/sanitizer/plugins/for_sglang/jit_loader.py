@@ -34,10 +34,11 @@ from harness.patching.cuda_modules import REACH
 from harness.patching.separate_names import choose_name_flags
 from harness.releases import cuda_toolkit
 from harness.sanitizer.cuda import cudart
-from harness.sanitizer.cuda.host_calls import CALLS, CudaModule
-from harness.sanitizer.cuda.recorded_builds import is_recording_builds, record_build
-from harness.sanitizer.device import sglang_hooks
+from harness.sanitizer.cuda.host_calls import CALLS
 from harness.sanitizer.device.cards import get_card
+from harness.sanitizer.plugins.for_sglang import device_hooks
+from harness.sanitizer.plugins.for_sglang.cuda_module import CudaModule
+from harness.sanitizer.plugins.for_sglang.recorded_builds import is_recording_builds, record_build
 
 CACHE_VARIABLE = "SGLANG_JIT_CACHE_DIR"  # SGLang's own
 _LOADER = "sglang.kernels.jit.utils.compile.loader"
@@ -76,7 +77,7 @@ def install_loader(beside_stand_ins: bool = False) -> None:
     """
     global _installed
     if not beside_stand_ins:
-        sglang_hooks.leave_load_jit()
+        device_hooks.leave_load_jit()
     if _installed:
         return
     cudart.install_cudart(get_card(), CALLS)
@@ -188,7 +189,7 @@ def _wrap_loaded_modules(loader: Any) -> None:
         *args: str, cuda_wrappers: Any = None, cpp_wrappers: Any = None, **options: Any
     ) -> Any:
         wrappers = {"cuda_wrappers": cuda_wrappers, "cpp_wrappers": cpp_wrappers}
-        if not sglang_hooks.loads_own_modules():
+        if not device_hooks.loads_own_modules():
             return load_jit(*args, **wrappers, **options)
         key = _describe_module((args, cuda_wrappers, cpp_wrappers, sorted(options.items())))
         if key in known and not is_recording_builds():
