@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 import msgspec
 
 from harness.patching.cuda_modules import find_compiler_error
+from harness.releases import cuda_toolkit  # noqa: F401 - it builds the kernels
 from harness.runs.kernels.values import BuildResult, BuildsRequest
 from harness.sanitizer.plugins.for_sglang.recorded_builds import RecordedBuild
 

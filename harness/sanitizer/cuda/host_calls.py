@@ -14,8 +14,6 @@ from typing import Any, Protocol
 
 import torch
 
-from harness.patching.cuda_modules import REACH
-from harness.patching.device_code import get_device_code
 from harness.sanitizer.cuda import cudart
 from harness.sanitizer.cuda.fatbin import read_ptx
 from harness.sanitizer.cuda.host_arguments import describe_tensor, iterate_tensors, pack_parameters
@@ -25,6 +23,7 @@ from harness.sanitizer.device.callers import find_caller
 from harness.sanitizer.device.memory import LEDGER
 from harness.sanitizer.device.record import RECORD
 from harness.sanitizer.device.refusals import UnansweredName
+from harness.sanitizer.hooks import HOOKS
 from harness.sanitizer.ptx.executor import PtxModule, load_module
 from harness.sanitizer.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
 from harness.sanitizer.triton import recorded_reach
@@ -141,12 +140,9 @@ class HostCalls:
                 raw.cluster.as_tuple(),
                 raw.max_shared_bytes,
             )
-            code = raw.fatbin, get_device_code()
+            code = raw.fatbin, HOOKS.get_device_code()
             lines = self._lines[code]
-            if code in self._unchanged:
-                REACH.unchanged_launches += 1
-            else:
-                REACH.count_launch(lines.select(entry))
+            HOOKS.count_cuda_launch(lines.select(entry), code in self._unchanged)
             for observe in tuple(LAUNCH_OBSERVERS):
                 observe(module, launch)
             stack[-1].file = lines.files.get(entry, "")
@@ -167,7 +163,7 @@ class HostCalls:
         raise UnansweredName(f"no PTX of its module defines the kernel {unmangle_name(entry)}")
 
     def _read_modules(self, fatbin: int) -> list[PtxModule]:
-        text = get_device_code()
+        text = HOOKS.get_device_code()
         if (fatbin, text) not in self._modules:
             own = read_ptx(fatbin)
             texts = [text] if text else own

@@ -14,9 +14,8 @@ import pytest
 
 from fixtures.cuda_kernels import fail_on_refusal
 from harness.core import paths
-from harness.patching import cached_answers
 from harness.sanitizer.device.cards import CARD_VARIABLE
-from harness.sanitizer.plugins.for_sglang import device_hooks, jit_loader
+from harness.sanitizer.plugins.for_sglang import cached_answers, device_hooks, jit_loader
 from harness.sanitizer.plugins.for_sglang.recorded_builds import FILE_VARIABLE
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.patching.cuda_modules import PatchableModule
 from harness.sanitizer.cuda.host_calls import CALLS
 from harness.sanitizer.cuda.host_signatures import ExportingModule
 from harness.sanitizer.device import graphs
+from harness.sanitizer.hooks import HOOKS
 from harness.sanitizer.plugins.for_sglang.recorded_builds import RecordedBuild, record_launches
 
 
@@ -35,9 +35,8 @@ class CudaModule(ExportingModule):
                 record_launches(self._build, self._launched)
 
     def _build_variant(self) -> None:
-        """Build the variant of the sources that is patched now, if toggles can patch them."""
-        if isinstance(self._module, PatchableModule):
-            self._module._build_variant()
+        """Build what the module would run now."""
+        HOOKS.build_cuda_module(self._module)
         for name in self._exports:
             getattr(self, name)  # which reads its signature
 
@@ -51,5 +50,5 @@ class CudaModule(ExportingModule):
 
 
 def prepare_module(module: CudaModule) -> None:
-    """Build what a module needs under the patches of now, before anything is timed."""
+    """Build what a module would run now, before anything is timed."""
     module._build_variant()
