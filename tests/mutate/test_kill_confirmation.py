@@ -165,18 +165,20 @@ def test_a_guard_passes_without_a_fault_as_often_as_in_a_proof(mutate: Mutate) -
         notes.unlink()
 
 
-def test_a_guard_that_skips_itself_for_the_fault_has_noticed_nothing(mutate: Mutate) -> None:
+@pytest.mark.parametrize("known", ["", "so it was thought"])
+def test_a_guard_that_skips_or_refuses_has_noticed_nothing(mutate: Mutate, known: str) -> None:
+    """Neither kills a fault, nor disproves that it is equivalent."""
+    refusal = "raise UnfixError('it cannot be followed')" if known else "pytest.skip('not today')"
     write_guards(
         mutate,
-        "def test_skips():\n    if sizes.width(2, 3) != 6:\n        pytest.skip('not today')\n",
+        "from harness.core.errors import UnfixError\n"
+        f"def test_a():\n    if sizes.width(2, 3) != 6:\n        {refusal}\n",
     )
-    mutate.fault("width", "rows * topk", "rows * topk + 1")
-    run = mutate.run()
-    assert (
-        get_only_fault(run)["fate"],
-        get_only_fault(run)["passed"],
-        get_only_fault(run)["longer"],
-    ) == ("survived", [], False)
+    fault = mutate.fault("width", "rows * topk", "rows * topk + 1")
+    mutate.equals = {fault.id: known} if known else {}
+    fated = get_only_fault(mutate.run("--equal", "--examples", "1"))
+    assert (fated["fate"], fated["passed"]) == ("equal" if known else "survived", [])
+    assert (fated["longer"], known in fated["why"]) == (False, True)
 
 
 def test_a_fault_that_ends_every_worker_is_lost_and_the_run_goes_on(mutate: Mutate) -> None:
@@ -225,17 +227,11 @@ def test_each_repetition_has_random_numbers_of_its_own(mutate: Mutate) -> None:
 
 
 NO_EVIDENCE = {
-    "the harness refuses": (
-        "from harness.core.errors import UnfixError\n",
-        "raise UnfixError('the checker cannot follow it')",
-        "refused",
-    ),
+    "the harness refuses": ("from harness.core.errors import UnfixError\n",
+                            "raise UnfixError('the checker cannot follow it')", "refused"),
     "a stand-in refuses": ("", "raise RuntimeError('stand-in for sgl_kernel: x')", "refused"),
-    "the fixture has less than the code asks for": (
-        "import types\n",
-        "types.SimpleNamespace().rank",
-        "refused",
-    ),
+    "the fixture has less than the code asks for": ("import types\n",
+                                                    "types.SimpleNamespace().rank", "refused"),
     "no memory": ("", "raise MemoryError", "out of memory"),
     "no memory for a tensor": (
         "",
@@ -243,7 +239,7 @@ NO_EVIDENCE = {
         "out of memory",
     ),
     "no room on the disk": ("import errno\n", "raise OSError(errno.ENOSPC, 'full')", "lost"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", NO_EVIDENCE)
@@ -275,28 +271,8 @@ def test_a_refusal_leaves_the_fault_to_the_other_guards(mutate: Mutate) -> None:
         "    assert sizes.width(2, 3) == 6\n",
     )
     mutate.fault("width", "rows * topk", "rows * topk + 1")
-    run = mutate.run("--examples", "1")
-    assert (get_only_fault(run)["fate"], get_only_fault(run)["by"]) == (
-        "killed",
-        "test_sizes.py::test_b",
-    )
-
-
-def test_a_refusal_of_an_equal_fault_disproves_nothing(mutate: Mutate) -> None:
-    write_guards(
-        mutate,
-        "from harness.core.errors import UnfixError\n"
-        "def test_a():\n"
-        "    if sizes.width(2, 3) != 6:\n"
-        "        raise UnfixError('the checker cannot follow it')\n",
-    )
-    fault = mutate.fault("width", "rows * topk", "7")
-    mutate.equals = {fault.id: "so it was thought"}
-    run = mutate.run("--equal", "--examples", "1")
-    assert (get_only_fault(run)["fate"], get_only_fault(run)["why"]) == (
-        "equal",
-        "so it was thought",
-    )
+    fated = get_only_fault(mutate.run("--examples", "1"))
+    assert (fated["fate"], fated["by"]) == ("killed", "test_sizes.py::test_b")
 
 
 def test_a_missing_attribute_of_a_value_is_a_failure(mutate: Mutate) -> None:
