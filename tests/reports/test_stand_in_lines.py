@@ -20,7 +20,7 @@ from harness.store.zoo.values import ArchitectureResult, ZooRun
 
 WORDS = "2 operators of CUDA binaries had stand-ins, 5 calls: a.norm 2, b.gate 3"
 PARTS: tuple[dict[str, int], ...] = ({"b.gate": 2}, {"a.norm": 2, "b.gate": 1})
-RELEASED = {"id": "r", "started": "2026-11-26", "release": "0.5.23"}
+RELEASED: dict[str, Any] = {"id": "r", "started": "2026-11-26", "release": "0.5.23"}
 
 
 def make_evaluation(device: str) -> Any:
