@@ -88,25 +88,15 @@ def test_a_failed_build_fails_the_call_though_its_loader_has_another(
     assert "1 of 2 modules built" in capsys.readouterr().out
 
 
-def test_a_loader_is_built_if_one_of_its_modules_is() -> None:
-    results = [BuildResult("a(1)", 1.0, "no", "m.a"), BuildResult("a(2)", 1.0, "", "m.a")]
-    results.append(BuildResult("b()", 1.0, "why", "m.b"))
-    survey = BuildSurvey("0.5.23", results, ["m.a", "m.b", "m.c"])
-    assert survey.built_loaders == {"m.a"}
-    assert survey.failure_by_loader == {"m.b": "why"}
-    assert survey.unrecorded_loaders == ["m.c"]
-
-
-def test_a_loader_that_launched_nothing_has_a_reason() -> None:
-    results = [BuildResult("a()", 1.0, "", "m.a", ["k"]), BuildResult("b()", 1.0, "why", "m.b")]
-    results.append(BuildResult("c()", 1.0, "", "m.c"))
+def test_a_loader_is_built_if_one_of_its_modules_is_and_else_has_a_reason() -> None:
+    results = [BuildResult("a(1)", 1.0, "no", "m.a"), BuildResult("a(2)", 1.0, "", "m.a", ["k"])]
+    results += [BuildResult("b()", 1.0, "why", "m.b"), BuildResult("c()", 1.0, "", "m.c")]
     survey = BuildSurvey("0.5.23", results, ["m.a", "m.b", "m.c", "m.d"], {"m.d": "for AMD"})
-    assert survey.launched_loaders == {"m.a"}
-    assert survey.reason_by_loader == {
-        "m.b": "why",
-        "m.c": "no recorded run launches it",
-        "m.d": "for AMD",
-    }
+    assert (survey.built_loaders, survey.launched_loaders) == ({"m.a", "m.c"}, {"m.a"})
+    assert survey.failure_by_loader == {"m.b": "why"}
+    assert survey.unrecorded_loaders == ["m.d"]
+    reasons = {"m.b": "why", "m.c": "no recorded run launches it", "m.d": "for AMD"}
+    assert survey.reason_by_loader == reasons
 
 
 def test_an_obstacle_is_one_of_a_loader_that_nothing_has_launched() -> None:
