@@ -32,7 +32,7 @@ import torch
 
 from harness.core import paths
 from harness.core.after_import import call_after_import
-from harness.sanitizer.check.gpu_reports import violation_from_record
+from harness.sanitizer.check.gpu_facts import violation_from_record
 from harness.sanitizer.cuda import checked_launches, checked_modules, checked_toolchain, cudart
 from harness.sanitizer.cuda.fatbin import HEADER
 from harness.sanitizer.cuda import host_calls

@@ -29,7 +29,7 @@ from harness.sanitizer.check.tracked_memory import (
     MemoryTracker,
     view_shadow_bytes,
 )
-from harness.sanitizer.check.violations import UninitializedMemory
+from harness.sanitizer.violations.exceptions import UninitializedMemory
 
 IndexRule = Callable[[int, int, int], Index]
 

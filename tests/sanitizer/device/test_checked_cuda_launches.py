@@ -15,13 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.sanitizer.check.gpu_reports import violation_from_record
-from harness.sanitizer.check.violations import (
-    DataRace,
-    OutOfBounds,
-    UninitializedMemory,
-    Violation,
-)
+from harness.sanitizer.check.gpu_facts import violation_from_record
 from harness.sanitizer.cuda import checked_launches, checked_modules
 from harness.sanitizer.cuda.checked_launches import CheckedCudaLaunches
 from harness.sanitizer.cuda.checked_toolchain import CheckedToolkit
@@ -35,6 +29,12 @@ from harness.sanitizer.ptx.executor import load_module
 from harness.sanitizer.ptx.instrumentation import InstrumentedPtx, instrument_module
 from harness.sanitizer.ptx.instrumented_kernel import MARKER, write_kernels
 from harness.sanitizer.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
+from harness.sanitizer.violations.exceptions import (
+    DataRace,
+    OutOfBounds,
+    UninitializedMemory,
+    Violation,
+)
 
 _FILL = """.version 9.0
 .target sm_90a
@@ -349,22 +349,3 @@ def test_an_allocator_that_lists_no_blocks_knows_no_memory(
     monkeypatch.setattr(torch.cuda, "memory_snapshot", refuse, raising=False)
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda _: {"x": 1}, raising=False)
     assert AllocatorBlocks().find_containing(4096) is None
-
-
-def test_tensors_of_torchs_own_kernels_are_noted(
-    card: CardOnCpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class _CudaKernel:
-        def __call__(self, grid: Any = None, block: Any = None, args: Any = None) -> int:
-            return card.launch(args[0].data_ptr(), args[1])
-
-    utils: Any = ModuleType("torch.cuda._utils")
-    checked_modules._wrap_torch_kernels(utils)  # of a torch that has no such class
-    utils._CudaKernel = _CudaKernel
-    monkeypatch.setattr(checked_modules, "_started", [card.launches])
-    checked_modules._wrap_torch_kernels(utils)
-    out = torch.zeros(20, dtype=torch.int32, device="cuda")
-    assert utils._CudaKernel()((1, 1, 1), (32, 1, 1), [out, 21]) == 2
-    assert utils._CudaKernel()((1, 1, 1), args=[out, 20]) == 2
-    [report] = card.read_reports()
-    assert "launched by torch.cuda._utils with argument 0 (int32 [20])" in str(report)
