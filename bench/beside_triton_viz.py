@@ -50,7 +50,7 @@ def run_files(
         plugins = ["-p", "suite_selection", "-p", "suite_outcomes", "-p", "no:cacheprovider", "-q"]
         plugins += ["--import-mode=importlib", f"--confcutdir={root}"]
         if ours:
-            words = ["-m", "pytest", "-p", "unfix_check", "--unfix-device=cpu"]
+            words = ["-m", "pytest", "-p", "unfix_check", "--sanitize-device=cpu"]
         else:
             words = ["-c", _SANITIZE, "pytest"]
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -102,7 +102,7 @@ def run_suite(python: str, folder: Path, checkout: Path | None, home: Path, **ex
     }
     if checkout is not None:
         environment |= {"PYTHONPATH": str(checkout / "harness/startup"), "FLOOR_DEVICE": "cuda"}
-        words += ["-p", "unfix_check", "--unfix-device=virtual"]
+        words += ["-p", "unfix_check", "--sanitize-device=virtual"]
     subprocess.run(
         [*words, "."], cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL
     )
