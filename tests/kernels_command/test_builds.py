@@ -121,46 +121,27 @@ def test_an_obstacle_is_one_of_a_loader_that_nothing_has_launched() -> None:
     assert not launched & set(obstacles)
 
 
-def read_calls_of_the_bench() -> dict[str, bool]:
-    """Return the loaders that the bench calls, and whether a call compares its outputs."""
-    calls: dict[str, bool] = {}
-    for file in (paths.project_folder() / "bench" / "loader_calls").glob("*.py"):
+def read_loaders_of_the_suite() -> set[str]:
+    """Return the loaders that `suites/cuda_loaders` names; a name may have an f-string's parts."""
+    loaders: set[str] = set()
+    for file in (paths.project_folder() / "suites" / "cuda_loaders").glob("test_*.py"):
         names: dict[str, Any] = {}
         for node in ast.parse(file.read_text()).body:
             if isinstance(node, ast.Assign) and isinstance(
                 node.value, ast.Constant | ast.JoinedStr
             ):
                 exec(ast.unparse(node), names)
-            for call in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
-                if isinstance(call, ast.Call) and ast.unparse(call.func) == "register_loader":
-                    loader = eval(ast.unparse(call.args[0]), names)
-                    used = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
-                    calls[f"sglang.kernels.{loader}"] = any(
-                        name.lstrip("_").startswith("compare_") for name in used
-                    )
-    return calls
+            for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.loader":
+                    loaders.add(f"sglang.kernels.{eval(ast.unparse(mark.args[0]), names)}")
+    return loaders
 
 
-def test_the_page_says_how_many_outputs_are_compared() -> None:
-    of_suites, further = (
-        {
-            f"{build.module}.{build.function}"
-            for build in read_recorded_builds(file)
-            if build.kernels
-        }
-        for file in (RECORDED_BUILDS, FURTHER_BUILDS)
-    )
-    calls = read_calls_of_the_bench()
-    further -= of_suites
-    called = further & set(calls)
-    compared = sum(calls[loader] for loader in called)
-    page = (paths.project_folder() / "docs" / "cuda-kernels.md").read_text().replace("\n", " ")
-    assert (
-        f"{len(of_suites)} of the {len(of_suites | further)} are launched by the suites, "
-        f"{len(called)} by calls of `bench/cuda_loaders.py`, and {len(further - called)} by other "
-        f"recorded runs. {compared} of the {len(called)} calls hold outputs against torch. "
-        f"Of the other {len(called) - compared} and of those {len(further - called)} only"
-    ) in page
+def test_the_suite_of_loaders_names_loaders_of_the_release() -> None:
+    loaders = read_loaders_of_the_suite()
+    release = managed_releases.get_release("0.5.23").open_sources()
+    assert len(loaders) > 100
+    assert loaders <= set(cuda_builds.list_loaders(release))
 
 
 def test_lines_of_one_build_are_merged_with_all_of_its_kernels(tmp_path: Path) -> None:

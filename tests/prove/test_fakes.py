@@ -224,7 +224,7 @@ def count_proven(prove: Prove, guard: str) -> int:
 
 
 def test_of_a_thousand_recorded_tries_one_in_a_hundred_is_proven_at_most() -> None:
-    """`bench/false_proofs.py` measures it, and `docs/prove.md` says the same numbers."""
+    """`bench/cases/false_proofs.py` measures it, and `docs/prove.md` says the same numbers."""
     root = paths.project_folder()
     record = json.loads(read_record_text(root / "bench" / "recorded" / "false-proofs.json.xz"))
     assert record["tries"] >= 1000
