@@ -42,7 +42,7 @@ class CountingLowering(PtxLowering):
     """Counts the executions of each block in 64 bits."""
 
     def _emit_ran(self, number: int) -> None:
-        counts = self.code.to_pointer(self.code.context_field(ContextField.RAN_FLAGS))
+        counts = self.code.to_pointer(self.code.get_context(ContextField.RAN_FLAGS))
         self.code.increment(self.code.element_pointer(counts, "i64", number), "1")
 
 
