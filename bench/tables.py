@@ -137,8 +137,8 @@ def make_finding_index() -> str:
 
 def make_operator_table() -> str:
     known = operators.load_operators().values()
-    rows = [(f"[{o.name}](#{o.name})", o.title, o.symptom.value) for o in known]
-    return make_table("operator | what it does | symptom", rows)
+    rows = [(f"[{operator.name}](#{operator.name})", operator.symptom.value) for operator in known]
+    return make_table("operator | symptom", rows)
 
 
 def make_same_odds() -> str:

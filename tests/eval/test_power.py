@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 
 import pytest
 
@@ -13,7 +12,6 @@ from harness.runs.eval.paired_statistics import PairedCounts
 from harness.runs.eval.power_analysis import (
     compute_verdict_odds,
     find_smallest_drop,
-    format_power_table,
 )
 from harness.store.eval.values import ComparisonVerdict as Verdict
 
@@ -85,39 +83,6 @@ def test_a_drop_of_the_tolerance_is_not_called_the_same() -> None:
 def test_too_few_items_find_nothing() -> None:
     assert find_smallest_drop(5, 48) is None
     assert find_smallest_drop(10, 1) == 0.964
-
-
-def read_table_rows(title: str) -> list[list[str]]:
-    """Return the rows of a table of the page, by the words before it."""
-    part = PAGE.split(title, 1)[1]
-    lines = re.findall(r"(?:^\|.*\n)+", part, re.MULTILINE)[0].splitlines()
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-
-
-def test_the_page_has_the_table_of_a_deterministic_engine() -> None:
-    assert format_power_table(0.0) in PAGE
-
-
-def test_the_page_has_the_table_of_an_engine_that_flips_items_by_itself() -> None:
-    _, _, *table = read_table_rows("flips one item in twenty by itself")
-    assert [int(row[0]) for row in table] == list(power_analysis.TABLE_ITEMS)
-    for items, row in zip(power_analysis.TABLE_ITEMS, table, strict=True):
-        for cells, cell in zip(power_analysis.TABLE_COMPARISON_COUNTS, row[1:], strict=True):
-            if (items, cells) in ((800, 1), (800, 48), (400, 48)):
-                continue  # seconds each; the others compare the code with the page
-            drop = float(cell.removesuffix("%")) / 100
-            target, smaller = power_analysis.TARGET_POWER, drop - power_analysis.DROP_STEP
-            found, less = (find_power(one, items, cells, 0.05) for one in (drop, smaller))
-            assert less < target <= found, (items, cells)
-
-
-def test_the_page_says_how_often_an_unchanged_cell_is_the_same() -> None:
-    head, _, *table = read_table_rows("How often a candidate that is as good gets `same`")
-    sizes = [int(cell.split()[0]) for cell in head[1:]]
-    for row in table:
-        churn = float(row[0].removesuffix("%")) / 100
-        for items, cell in zip(sizes, row[1:], strict=True):
-            assert f"{compute_verdict_odds(0.0, items, 12, churn)[Verdict.SAME]:.0%}" == cell
 
 
 def test_the_page_states_the_defaults() -> None:
