@@ -15,10 +15,11 @@ from typing import Any
 from harness.core import device as chosen
 from harness.sanitizer.check.declarations import Check
 from harness.sanitizer.check.launch_log import LaunchLog
-from harness.sanitizer.check.options import CHECK_NAMES, CheckOptions
+from harness.sanitizer.check.options import CheckOptions
 from harness.sanitizer.check.tracked_memory import MemoryTracker
-from harness.sanitizer.check.violations import Violation
 from harness.sanitizer.cpu.arithmetic import Arithmetic
+from harness.sanitizer.violations.exceptions import Violation
+from harness.sanitizer.violations.kinds import CHECK_NAMES
 
 _SESSION_LOCK = threading.Lock()
 

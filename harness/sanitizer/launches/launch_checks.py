@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from harness.sanitizer.check.violations import Violation
 from harness.sanitizer.device import installation
 from harness.sanitizer.launches import stream_check
 from harness.sanitizer.launches.launch_tracer import LaunchTracer
+from harness.sanitizer.violations.exceptions import Violation
 
 
 class LaunchSource(Protocol):

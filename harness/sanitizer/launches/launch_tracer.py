@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 import torch
 
-from harness.sanitizer.check.violations import Violation
 from harness.sanitizer.device.streams import Clock, Event
 from harness.sanitizer.launches import LAUNCH_CHECKS, host_values
 from harness.sanitizer.launches.allocation_table import AllocationTable
@@ -35,6 +34,7 @@ from harness.sanitizer.launches.device_memory import (
 )
 from harness.sanitizer.launches.graph_check import GraphCheck
 from harness.sanitizer.launches.stream_check import StreamCheck
+from harness.sanitizer.violations.exceptions import Violation
 
 GRAPHS, STREAMS = LAUNCH_CHECKS
 _MAX_TABLE = 1 << 16  # elements of a host tensor that is searched for addresses

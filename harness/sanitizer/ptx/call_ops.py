@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from harness.sanitizer.ptx.abi import PtxViolationKind, ThreadOutcome
+from harness.sanitizer.ptx.abi import ThreadOutcome
 from harness.sanitizer.ptx.instructions import Instruction, UnsupportedPtx
 from harness.sanitizer.ptx.thread_code import PtxSite, ThreadCode
+from harness.sanitizer.violations.kinds import ViolationKind
 
 
 def emit_call(code: ThreadCode, instruction: Instruction) -> None:
@@ -12,7 +13,7 @@ def emit_call(code: ThreadCode, instruction: Instruction) -> None:
     if "__assertfail" in text:
         words = code.find_string(code.call_arguments.get("param0"))
         site = PtxSite(instruction.operation.source, "assert", text=words or "assert")
-        code.report(PtxViolationKind.ASSERTION, code.add_site(site))
+        code.report(ViolationKind.ASSERTION, code.add_site(site))
         code.start_block(code.make_name("after_assert"))
     elif "vprintf" not in text:
         raise UnsupportedPtx(f"call {text}: a function that is not inlined")
@@ -24,4 +25,4 @@ def emit_exit(code: ThreadCode, instruction: Instruction) -> None:
 
 def emit_trap(code: ThreadCode, instruction: Instruction) -> None:
     site = code.add_site(PtxSite(instruction.operation.source, "trap", text=instruction.name))
-    code.report(PtxViolationKind.TRAP, site)
+    code.report(ViolationKind.TRAP, site)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.sanitizer.cpu.number_formats import select_called_helpers
 from harness.sanitizer.ir.flow import list_branch_targets
 from harness.sanitizer.ir.graph import FileLine, IRBlock, IROperation, IRValue, KernelGraph
+from harness.sanitizer.llvm.number_formats import select_called_helpers
 from harness.sanitizer.ptx.abi import ContextField, FrameField
 from harness.sanitizer.ptx.float_helpers import select_helpers
 from harness.sanitizer.ptx.float_ops import emit_float

@@ -84,7 +84,8 @@ def find_operation(name: str) -> PtxOperation:
 
 def _row(emit: Any = None, words: str = "", **columns: Any) -> PtxOperation:
     """Make a row; `words` are the columns that are true in it."""
-    return PtxOperation(emit, **columns, **dict.fromkeys(words.split(), True))
+    columns |= dict.fromkeys(words.split(), True)
+    return PtxOperation(emit, **columns)
 
 
 def _emit_nothing(code: ThreadCode, instruction: Instruction) -> None:

@@ -14,12 +14,12 @@ from harness.sanitizer.ptx.abi import (
     BarrierField,
     ContextField,
     FrameField,
-    PtxViolationKind,
     WaitKind,
 )
 from harness.sanitizer.ptx.async_ops import emit_cluster_barrier
 from harness.sanitizer.ptx.instructions import Instruction
 from harness.sanitizer.ptx.thread_code import ThreadCode
+from harness.sanitizer.violations.kinds import ViolationKind
 
 Living = Sequence[IRValue]
 _ALL_LANES = (1 << 32) - 1
@@ -45,7 +45,7 @@ def wait_for_warp(
     group = code.get_frame(FrameField.GROUP)
     with code.when(code.let(f"icmp ne i64 {group}, {_ALL_LANES}"), exits=True):
         site = code.add_wait_site(instruction)
-        code.report(PtxViolationKind.MISSING_LANES, site, other=group)
+        code.report(ViolationKind.MISSING_LANES, site, other=group)
 
 
 def _get_mask(code: ThreadCode, value: IRValue) -> str:

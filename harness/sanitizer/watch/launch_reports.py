@@ -8,10 +8,10 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from harness.sanitizer.check.violations import Violation
 from harness.sanitizer.launches import LAUNCH_CHECKS
 from harness.sanitizer.launches.launch_checks import start_tracing
 from harness.sanitizer.launches.launch_tracer import LaunchTracer
+from harness.sanitizer.violations.exceptions import Violation
 from harness.sanitizer.watch.report_files import (
     CHECKS_VARIABLE,
     FOLDER_VARIABLE,

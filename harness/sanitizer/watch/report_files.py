@@ -16,7 +16,7 @@ from harness.core.wording import format_count
 from harness.sanitizer.gpu.kernel_summaries import KernelSummaries, KernelSummary, label_kernels
 
 if TYPE_CHECKING:  # it needs torch, which a command that reads the files may not have
-    from harness.sanitizer.check.violations import Violation
+    from harness.sanitizer.violations.exceptions import Violation
 
 CHECKS_VARIABLE = "UNFIX_CHECK"  # the checks, and "stop" to end a process at its first report
 FOLDER_VARIABLE = "UNFIX_CHECK_REPORTS"

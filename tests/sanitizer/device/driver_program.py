@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from harness.sanitizer.check.gpu_reports import violation_from_record
+from harness.sanitizer.check.gpu_facts import violation_from_record
 from harness.sanitizer.cuda import checked_launches, checked_modules, host_arguments
 from harness.sanitizer.cuda.checked_toolchain import CheckedToolkit
 from harness.sanitizer.device import installation

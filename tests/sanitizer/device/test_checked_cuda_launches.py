@@ -15,13 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.sanitizer.check.gpu_reports import violation_from_record
-from harness.sanitizer.check.violations import (
-    DataRace,
-    OutOfBounds,
-    UninitializedMemory,
-    Violation,
-)
+from harness.sanitizer.check.gpu_facts import violation_from_record
 from harness.sanitizer.cuda import checked_launches, checked_modules
 from harness.sanitizer.cuda.checked_launches import CheckedCudaLaunches
 from harness.sanitizer.cuda.checked_toolchain import CheckedToolkit
@@ -35,6 +29,12 @@ from harness.sanitizer.ptx.executor import load_module
 from harness.sanitizer.ptx.instrumentation import InstrumentedPtx, instrument_module
 from harness.sanitizer.ptx.instrumented_kernel import MARKER, write_kernels
 from harness.sanitizer.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
+from harness.sanitizer.violations.exceptions import (
+    DataRace,
+    OutOfBounds,
+    UninitializedMemory,
+    Violation,
+)
 
 _FILL = """.version 9.0
 .target sm_90a
@@ -172,8 +172,7 @@ def test_checks_begin_with_the_first_module_that_sglang_loads(
     monkeypatch.setitem(sys.modules, "loader", loader)
     started: list[bool] = []
     monkeypatch.setattr(checked_modules, "start_checks", lambda: started.append(True))
-    [wrap] = checked_loader.HOOKS.values()
-    wrap(loader)
+    checked_loader._wrap_load_jit(loader)
     loader.load_jit("no kernels")
     assert started == []
     loader.load_jit("page", cuda_files=["page.cuh"])

@@ -15,12 +15,12 @@ from unittest import mock
 import torch
 from torch.cuda import _gpu_trace
 
-from harness.sanitizer.check.violations import Violation
 from harness.sanitizer.device import graphs, memory, streams
 from harness.sanitizer.launches import stream_check
 from harness.sanitizer.launches.card_source import CardClocks, CardSource
 from harness.sanitizer.launches.launch_checks import run_tracer
 from harness.sanitizer.launches.launch_tracer import LaunchTracer
+from harness.sanitizer.violations.exceptions import Violation
 
 
 @contextlib.contextmanager

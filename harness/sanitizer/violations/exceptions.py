@@ -98,4 +98,4 @@ class DeviceLost(BaseException):
 
 
 class UncheckableKernel(Exception):
-    """A kernel that the checker cannot compute exactly: the guard has no result."""
+    """A kernel that the checker cannot compute exactly: its test has no result."""

@@ -12,7 +12,7 @@ import math
 import re
 import struct
 
-from harness.sanitizer.cpu.llvm_text import LlvmFunction
+from harness.sanitizer.llvm.text import LlvmFunction
 
 FLOAT8_FORMATS = {"f8E4M3FN": (4, 3, 7, 0x7E), "f8E5M2": (5, 2, 15, 0x7B)}
 BIT_ENCODED_FORMATS = frozenset({"bf16", *FLOAT8_FORMATS})
