@@ -72,6 +72,11 @@ class OverflowInstrumentation:
             for name in split_statement(statement)[0]:
                 self._writers[name].append(statement)
         self.names = {name: name for name in kernel.register_types}
+        self.low_halves = {  # of registers that hold one value each
+            result.name: half.name
+            for result, half in flow.low_halves.items()
+            if len(self._writers[result.name]) == len(self._writers[half.name]) == 1
+        }
 
     @property
     def declarations(self) -> list[str]:
@@ -149,18 +154,6 @@ class OverflowInstrumentation:
                         seen.add(name)
                         waiting.append(name)
         return found or self._writers[register], is_exact
-
-    def find_low_half(self, statement: PtxStatement, operands: list[str]) -> str | None:
-        """Return x for `(x << 32) >> n`, as `overflow_flow.find_extended_low_half`."""
-        if statement.opcode != "shr" or statement.modifiers != ("s64",):
-            return None
-        writers = self._writers.get(operands[0], [])
-        if len(writers) != 1 or writers[0].opcode != "shl" or writers[0].operands[2] != "32":
-            return None
-        if not is_number(operands[1]) or not 0 < parse_number(operands[1]) <= 32:
-            return None
-        whole = writers[0].operands[1]
-        return whole if len(self._writers[whole]) == 1 else None
 
 
 def _add_guard(guard: str, line: str) -> str:
@@ -280,7 +273,7 @@ class _Code:
     def write_state(self, result: str, operands: list[str]) -> None:
         state = self._state(result)
         values = operands[: self._row.values]
-        whole = self._owner.find_low_half(self._statement, operands)
+        whole = self._owner.low_halves.get(result)
         if whole is not None:
             number = self._owner.number_statement(self._statement, "narrowed")
             self.after.append(f"cvt.u32.u64 %ufn0, {self._text(whole)};")

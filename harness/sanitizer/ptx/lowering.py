@@ -170,10 +170,8 @@ class PtxLowering:
             emit_float(self.code, instruction, row.emit_float)
         elif row.emit is None:
             raise instruction.refuse()
-        elif row.waits:
-            row.emit(self.code, instruction, living)
         else:
-            row.emit(self.code, instruction)
+            row.emit(self.code, instruction, *([living] if row.waits else ()))
         self._emit_regions(operation)
         self._uninitialized.emit(operation)
         if self._overflow is not None:

@@ -95,7 +95,6 @@ def _emit_nothing(code: ThreadCode, instruction: Instruction) -> None:
 _expression, _sum = integer_ops.make_expression_emitter, integer_ops.make_sum_emitter
 _arithmetic, _library = float_ops.make_arithmetic_emitter, float_ops.make_library_emitter
 _UNKNOWN = PtxOperation(refusal="it has no row")
-_BRANCH = PtxOperation(refusal="the reader ends a block with it", no_result=True)
 
 OPERATIONS: dict[str, PtxOperation] = {
     # Registers and addresses
@@ -212,8 +211,9 @@ OPERATIONS: dict[str, PtxOperation] = {
     "activemask": _row(warp_ops.emit_active_mask, "waits"),
     "elect": _row(warp_ops.emit_elect, "waits"),
     # Control flow
-    "bra": _BRANCH,
-    "brx": _BRANCH,
+    **dict.fromkeys(
+        ("bra", "brx"), _row(None, "no_result", refusal="the reader ends a block with it")
+    ),
     "ret": _row(call_ops.emit_exit, "no_result ends_thread"),
     "exit": _row(call_ops.emit_exit, "no_result ends_thread"),
     "trap": _row(call_ops.emit_trap, "no_result ends_thread"),

@@ -8,7 +8,6 @@ integer that is widened both ways is not followed. Example: `mad.lo.s32 %r4, …
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.sanitizer.ir.flow import map_control_flow_sources
@@ -47,20 +46,17 @@ def is_widening(instruction: PtxName) -> bool:
     """Return whether an instruction makes 64 bits of 32."""
     if find_operation(instruction.opcode).is_product:
         return instruction.has("wide") and instruction.modifiers[-1] in ("s32", "u32")
-    if instruction.opcode != "cvt":
-        return False
-    return _converts_between(instruction, ("u64", "s64"), ("u32", "s32"))
+    return _converts(instruction, "64", "32")
 
 
 def is_narrowing(instruction: PtxName) -> bool:
-    return instruction.opcode == "cvt" and _converts_between(
-        instruction, ("u32", "s32"), ("u64", "s64")
-    )
+    return _converts(instruction, "32", "64")
 
 
-def _converts_between(instruction: PtxName, targets: Sequence[str], sources: Sequence[str]) -> bool:
-    kinds = instruction.types
-    return len(kinds) == 2 and kinds[0] in targets and kinds[1] in sources
+def _converts(instruction: PtxName, target: str, source: str) -> bool:
+    """Return whether a `cvt` makes an integer of one width of an integer of another."""
+    kinds = [(kind[0] in "us", kind[1:]) for kind in instruction.types]
+    return instruction.opcode == "cvt" and kinds == [(True, target), (True, source)]
 
 
 def find_extended_low_half(
@@ -117,7 +113,7 @@ class _Walk:
             result: operation for operation in graph.walk() for result in operation.results
         }
         self._bounds = IntegerBounds(graph, self.definitions)
-        self._pairs = find_word_pairs(graph, self.definitions)
+        self.pairs = find_word_pairs(graph, self.definitions)
         self.signs: dict[IRValue, set[bool]] = defaultdict(set)
         self.wide: set[IRValue] = set()
         self.bit_complements: set[IRValue] = set()
@@ -167,8 +163,8 @@ class _Walk:
                 ]
             return [(operand, None, False) for operand in value_operands(instruction)]
         if is_narrowing(instruction):
-            takes_word = self.takes_word_of_pair(instruction)
-            return [] if takes_word else [(instruction.operands[0], None, False)]
+            [whole] = instruction.operands
+            return [] if whole in self.pairs else [(whole, None, False)]
         if in_sum and self._is_difference(instruction):
             self.differences.add(value)
             return []
@@ -185,10 +181,7 @@ class _Walk:
     def find_low_half(self, operation: IROperation) -> IRValue | None:
         """Return what an operation extends the low half of, unless that is a word of a pair."""
         half = find_extended_low_half(operation, self.definitions)
-        return None if half in self._pairs else half
-
-    def takes_word_of_pair(self, instruction: Instruction) -> bool:
-        return instruction.operands[0] in self._pairs
+        return None if half in self.pairs else half
 
     def _is_difference(self, instruction: Instruction) -> bool:
         """Return whether it is `x | -2**n` with x below 2**n: the compiler's x - 2**n in a sum.
@@ -257,7 +250,7 @@ def _may_wrap(walk: _Walk, value: IRValue, may_wrap: set[IRValue]) -> bool:
     if instruction.opcode == "mov" and is_vector_move(operation):
         return False
     if is_narrowing(instruction):
-        return not walk.takes_word_of_pair(instruction)
+        return instruction.operands[0] not in walk.pairs
     if not has_true_value(instruction):
         return False
     if find_operation(instruction.opcode).wraps:
