@@ -27,9 +27,11 @@ formula = FormulaList()
 
 def draw_row(draw: KernelDraw, width: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw some rows, as small as a norm's epsilon also, and a weight for them."""
-    scale = draw.one_of(1.0, 1e-3)
-    rows = draw.floats(draw.between(1, 4), width, dtype=torch.bfloat16, scale=scale)
-    return rows, draw.halves(width)
+    return draw.halves(draw.between(1, 4), width, scale=draw_scale(draw)), draw.halves(width)
+
+
+def draw_scale(draw: KernelDraw) -> float:
+    return float(draw.one_of(1.0, 1e-3))
 
 
 def norm_row(draw: KernelDraw, run: Any, width: int) -> Pair:
@@ -52,7 +54,7 @@ formula.add_variants(
 @formula("layernorm.norm:fused_add_rmsnorm")
 def a_residual_is_added_before_the_norm(draw: KernelDraw, run: Any) -> Pair:
     rows, weight = draw_row(draw, draw.one_of(256, 1024))
-    residual = draw.halves(*rows.shape)
+    residual = draw.halves(*rows.shape, scale=draw_scale(draw))
     total = rows.double() + residual.double()
     run(rows, residual, weight, EPSILON)
     return [residual, rows], [total, normalize_rows(total, weight)]
@@ -61,7 +63,7 @@ def a_residual_is_added_before_the_norm(draw: KernelDraw, run: Any) -> Pair:
 @formula("layernorm.norm:fused_inplace_qknorm")
 def heads_are_normed_in_place(draw: KernelDraw, run: Any) -> Pair:
     tokens, queries, keys = draw.between(1, 4), draw.between(1, 3), draw.between(1, 2)
-    heads = draw.halves(tokens, queries + keys + 1, 64)
+    heads = draw.halves(tokens, queries + keys + 1, 64, scale=draw_scale(draw))
     parts = heads.split([queries, keys, 1], 1)
     weights = [draw.halves(64) for _ in range(2)]
     normed = [normalize_rows(part.double(), one) for part, one in zip(parts, weights, strict=False)]
