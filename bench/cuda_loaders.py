@@ -3,7 +3,8 @@
     UNFIX_CUDA_BUILDS=FILE ./unfix exec --release 0.5.23 -- python -m bench.cuda_loaders [PART ...]
 
 PART is a part of a loader's name; without one, all are launched. FILE gets what
-`harness/sanitizer/cuda/further_builds.jsonl` holds. A call whose module is not built yet builds it.
+`further_builds.jsonl` of the plug-in for SGLang holds. A call whose module is not built yet
+builds it.
 With UNFIX_VIRTUAL_CARD=B200 the loaders are launched that need compute capability 10.0.
 """
 

@@ -20,6 +20,7 @@ from harness.runs.history import time_window, timelines
 from harness.runs.history.resource_prices import ResourcePrices
 from harness.runs.history.values import NightHistory
 from harness.store.database import Store
+from harness.store.matrix.table import MatrixTable
 from harness.store.matrix.values import AttemptOutcome, CellAttempt, MatrixCellResult, MatrixRun
 from reports.history import markdown
 from reports.history import page as history_page
@@ -52,7 +53,7 @@ def write_nights(store: Store, cells: int, nights: int, now: datetime.datetime) 
                     for number in mine
                 ],
             )
-            store.matrix.begin(run)
+            MatrixTable(store).begin(run)
             ended = []
             for number in mine:
                 fails = number in bad and drawn.random() < 0.5
@@ -62,9 +63,9 @@ def write_nights(store: Store, cells: int, nights: int, now: datetime.datetime) 
                     1, outcome, "exit code", run.started, took, took, "n", LOG, {}, True
                 )
                 ended.append((f"{number:05x}", one))
-            store.matrix.save_attempts(run.id, ended)
+            MatrixTable(store).save_attempts(run.id, ended)
             run.status = "finished"
-            store.matrix.save(run)
+            MatrixTable(store).save(run)
 
 
 def time_history(cells: int, nights: int) -> dict[str, Any]:

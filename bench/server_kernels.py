@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.recording import make_parser, read_record, record_result
-from harness.sanitizer.cuda.recorded_builds import read_recorded_builds
+from harness.sanitizer.plugins.for_sglang.recorded_builds import read_recorded_builds
 from harness.sanitizer.triton.recorded_reach import read_reach
 
 ROOT = Path(__file__).parents[1]
 SERVERS = ROOT / "bench" / "recorded" / "checked-servers"
-BUILDS = ROOT / "harness" / "kernels" / "cuda"
+BUILDS = ROOT / "harness" / "sanitizer" / "plugins" / "sglang"
 _NAMESPACE = "sglang::"
 _SOURCES = "sglang/kernels/jit/csrc/"
 _SUITE = "suite suites/cuda_kernels/"

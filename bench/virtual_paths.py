@@ -44,7 +44,7 @@ class CallRecorder:
     def install(self) -> None:
         self._count_triton_launches()
         self._wrap_package("sgl_kernel")
-        from harness.sanitizer.device.stand_ins import load_stand_ins
+        from harness.sanitizer.plugins.for_sglang.operators import load_stand_ins
 
         for name in load_stand_ins():
             if name.startswith("flashinfer."):
@@ -136,9 +136,9 @@ def run_architecture(device: str, name: str) -> dict[str, Any]:
         installation.install_device("H100")
     else:
         from harness.core.after_import import call_after_import
-        from harness.sanitizer.device import sglang_paths
+        from harness.sanitizer.plugins.for_sglang import code_paths
 
-        call_after_import(sglang_paths.HOOKS)  # as the virtual GPU does
+        call_after_import(code_paths.HOOKS)  # as the virtual GPU does
         recorder.install()
     import torch
 

@@ -16,7 +16,9 @@ __all__ = [*_names, "checked_cuda"]
 @contextlib.contextmanager
 def checked_cuda(exact: bool = False) -> Iterator[Check]:
     """Open a session on the virtual GPU that runs and checks SGLang's CUDA C++ kernels, too."""
-    from harness.sanitizer.cuda import session  # imported late: a compiler and the virtual GPU
+    # Imported late: a compiler and the virtual GPU.
+    from harness.releases import cuda_toolkit  # noqa: F401 - it builds the kernels
+    from harness.sanitizer.cuda import session
 
     with session.check_cuda_kernels(exact) as check:
         yield check

@@ -35,9 +35,9 @@ import pytest
 from harness.cli import guard_runs
 from harness.core import code_digest, machine, paths, preloading, processes
 from harness.fixes.registry import toggle_catalogue
-from harness.patching import jit_kernels
 from harness.patching.child_environment import STARTUP_FOLDER
 from harness.releases import managed_releases
+from harness.sanitizer.triton import jit_kernels
 from harness.store.prove import recorded_proofs
 from reports.prove import eval_coverage
 from reports.shared import html_file

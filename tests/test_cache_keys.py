@@ -62,7 +62,7 @@ NO_CACHES = {
     "harness.runs.pr.launch_recording": "the folder of a run",
     "harness.runs.prove.runner": "the folder of a run",
     "harness.cli.lane_execution": "the folder of a run",
-    "harness.store.sqlite_file": "the store of runs",
+    "harness.store.database": "the store of runs",
 }
 
 

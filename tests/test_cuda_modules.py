@@ -34,6 +34,7 @@ from harness.sanitizer.cuda.fatbin import read_ptx
 from harness.sanitizer.cuda.kernel_lines import KernelLines, remove_places
 from harness.sanitizer.cuda.kernel_names import find_plain_name
 from harness.sanitizer.device.refusals import UnansweredName
+from harness.sanitizer.hooks import HOOKS
 from harness.sanitizer.triton import recorded_reach
 
 HEADER = "sglang/kernels/jit/include/sgl_kernel/math.cuh"
@@ -293,7 +294,7 @@ def test_places_are_no_part_of_a_kernels_code(old: str, new: str, is_same: bool)
 def test_a_launch_counts_for_the_lines_of_its_kernel(
     line: int, entry: str, counted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(REACH, "sees_launches", True)
+    monkeypatch.setattr(HOOKS, "sees_cuda_launches", True)
     slots: list[int] = []
     source = make_patched_source(SOURCE, "", "", [(1, line, line)], slots.append)
     with REACH.call((source,)):

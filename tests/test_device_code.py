@@ -21,6 +21,7 @@ from harness.patching.device_code import (
     has_host_code,
     have_same_host_code,
 )
+from harness.sanitizer.hooks import HOOKS
 
 SOURCE = "sglang/kernels/jit/csrc/scale.cuh"
 TEXT = """
@@ -93,7 +94,7 @@ def test_lines_of_host_code_are_told_from_bodies_for_the_card() -> None:
 def test_a_call_that_launches_nothing_counts_for_host_code_if_its_check_refuses(
     line: int, error: Exception | None, counted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(REACH, "sees_launches", True)
+    monkeypatch.setattr(HOOKS, "sees_cuda_launches", True)
     slots: list[int] = []
     source = make_patched_source(SOURCE, "", LINES, [(1, line, line)], slots.append)
     with contextlib.suppress(Exception), REACH.call((source,)):
@@ -148,7 +149,7 @@ def loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NinjaLoa
     (root / SOURCE).parent.mkdir(parents=True)
     (root / SOURCE).write_text(TEXT)
     monkeypatch.setattr(paths, "releases_folder", lambda: tmp_path / ".releases")
-    monkeypatch.setattr(REACH, "sees_launches", True)
+    monkeypatch.setattr(HOOKS, "sees_cuda_launches", True)
     package = ModuleType("sglang")
     package.__path__ = [str(root / "sglang")]
     monkeypatch.setitem(sys.modules, "sglang", package)
@@ -179,7 +180,7 @@ def test_a_patch_for_the_card_alone_runs_its_ptx_with_the_modules_own_host_code(
 def test_a_patch_of_host_code_or_for_a_card_builds_the_module(
     loader: NinjaLoader, monkeypatch: pytest.MonkeyPatch, sees_launches: bool
 ) -> None:
-    monkeypatch.setattr(REACH, "sees_launches", sees_launches)
+    monkeypatch.setattr(HOOKS, "sees_cuda_launches", sees_launches)
     module = PatchableModule(loader, loader.load_jit, ("scale",), {"cuda_files": ["scale.cuh"]})
     patch_source(
         *(("kThreads = 128", "kThreads = 64") if sees_launches else ("*out = 5", "*out = 7"))

@@ -21,8 +21,9 @@ from sglang import forms
 
 from harness import toggles
 from harness.core.errors import PatchError
-from harness.patching import cached_answers, live_functions
+from harness.patching import live_functions
 from harness.patching.live_engine import engine
+from harness.sanitizer.plugins.for_sglang import cached_answers
 
 TOY_TOGGLES = (Path(__file__).parent / "toy" / "toggles",)
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from harness.patching.cuda_modules import REACH, PatchableModule
+from harness.patching.cuda_modules import PatchableModule
 from harness.patching.cuda_sources import PATCHES, make_patched_source
-from harness.patching.separate_names import choose_name_flags, find_name_flags
 from harness.releases import cuda_toolkit
+from harness.sanitizer.hooks import HOOKS
+from harness.sanitizer.plugins.for_sglang.separate_names import choose_name_flags, find_name_flags
 
 FLAGS = ("-Xcompiler", "-fno-gnu-unique")
 SOURCE = "sglang/kernels/jit/csrc/scale.cuh"
@@ -87,7 +88,7 @@ def test_a_patched_module_for_a_card_is_built_with_names_of_its_own(
 ) -> None:
     package = SimpleNamespace(__path__=[str(tmp_path / "sglang")])
     monkeypatch.setitem(sys.modules, "sglang", package)
-    monkeypatch.setattr(REACH, "sees_launches", sees_launches)
+    monkeypatch.setattr(HOOKS, "sees_cuda_launches", sees_launches)
     monkeypatch.setattr(
         "harness.patching.cuda_modules.make_patched_tree", lambda root, sources: tmp_path / "tree"
     )

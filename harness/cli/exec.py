@@ -112,7 +112,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     folder = request.attestations or paths.state_folder() / "attestations" / _make_run_name()
     environment.set_toggles(revert, enable, request.toggles, folder)
     if on_virtual_device:
-        virtual_process.configure_environment(environment, request.card, folder.resolve())
+        environment.use_virtual_device(request.card, folder.resolve())
         if request.cuda_kernels:
             cuda_toolkit.ensure_toolkit(options.report_status)
             environment["UNFIX_CUDA_KERNELS"] = "run"

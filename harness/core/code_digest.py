@@ -23,12 +23,12 @@ from harness.core import paths
 WINGS = (
     "__init__.py",
     "core",
+    "sanitizer",
     "store",
     "releases",
     "fixes",
     "patching",
     "toggles.py",
-    "sanitizer",
     "checking.py",
     "startup",
     "guards",

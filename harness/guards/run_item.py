@@ -35,7 +35,7 @@ _STAND_IN_PHRASE = "stand-in"  # in each error of `releases/standins`
 # Where the classes of objects come from that fixtures build with the attributes that guards need.
 _FIXTURE_PACKAGES = {"types", "unittest", "fixtures", "suites", "sglang"}
 _HIDDEN_FRAMES = re.compile(
-    r"[/\\](_pytest|pluggy|hypothesis|harness[/\\](guards|workers|runs|kernels[/\\](check|watch)))[/\\]"
+    r"[/\\](_pytest|pluggy|hypothesis|harness[/\\](guards|workers|runs|sanitizer[/\\](check|watch)))[/\\]"
     r"|[/\\]triton[/\\](runtime|language)[/\\]"
 )
 

@@ -24,6 +24,7 @@ from harness.core import paths
 from harness.core.code_digest import compute_digest, digest_code
 from harness.core.cpp_tokens import is_cpp_path
 from harness.core.files import write_atomically
+from harness.core.stderr import report_to_stderr
 from harness.patching.attestation import AttestationRecorder
 from harness.patching.import_hook import SGLANG_PACKAGE, PatchedModuleText, PatchingFinder
 
@@ -84,14 +85,6 @@ def exit_process(message: str, code: int = 3) -> NoReturn:
     if threading.current_thread() is not threading.main_thread():
         os._exit(code)
     raise SystemExit(code)
-
-
-def report_to_stderr(message: str) -> None:
-    """Print a line on stderr; a closed stderr neither ends the process nor skips the patch."""
-    try:
-        print(f"unfix: {message}", file=sys.stderr, flush=True)
-    except (OSError, ValueError):
-        return
 
 
 def _load_plan_or_exit(

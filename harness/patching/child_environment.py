@@ -49,6 +49,14 @@ class ChildEnvironment(dict[str, str]):
         self["PATH"] = f"{python.parent}{os.pathsep}{self.get('PATH', '')}"
         self["VIRTUAL_ENV"] = str(folder)
 
+    def use_virtual_device(self, card: str | None, folder: Path) -> None:
+        """Put the processes on the virtual GPU; their records go below a folder."""
+        from harness.sanitizer.watch import virtual_process  # imported late: it reads YAML
+
+        virtual_process.set_variables(self, card, folder)
+        self.use_checkout()
+        self.add_python_path(STARTUP_FOLDER)
+
     def use_checkout(self) -> None:
         """Have a release's processes use the harness of this checkout."""
         checkouts.set_checkout_variables(self)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from harness.core.after_import import call_after_import, rebind_in_all_modules
 from harness.core.errors import PatchError
@@ -30,21 +30,12 @@ from harness.patching.device_code import (
     has_host_code,
     have_same_host_code,
 )
-from harness.patching.separate_names import choose_name_flags
+from harness.sanitizer.hooks import HOOKS, LaunchedLines
+from harness.sanitizer.plugins.for_sglang.separate_names import choose_name_flags
 
 LOADER = "sglang.kernels.jit.utils.compile.loader"
 _PATCHED_NOTE = "the module has sources that toggles patch: "
 _LOADED_MARK = "/sgl_kernel_jit_"  # in the path of each built module
-
-
-class LaunchedLines(Protocol):
-    """The lines of the kernel that a launch runs."""
-
-    def has_line(self, path: str, line: int) -> bool | None:
-        """Return whether it has a line; None for one that no kernel of its module has."""
-
-    def list_lines(self) -> set[tuple[str, int]]:
-        """Return its files and lines."""
 
 
 class LaunchReach:
@@ -57,7 +48,6 @@ class LaunchReach:
     """
 
     def __init__(self) -> None:
-        self.sees_launches = False
         # Launches of patched modules: of which nvcc made the same code, and other code.
         self.unchanged_launches, self.changed_launches = 0, 0
         # The lines of all kernels that are launched, by file, while they are recorded.
@@ -67,7 +57,7 @@ class LaunchReach:
     @contextmanager
     def call(self, sources: tuple[PatchedCudaSource, ...]) -> Iterator[None]:
         """Count the call of a module that was built from patched sources."""
-        if not self.sees_launches:
+        if not HOOKS.sees_cuda_launches:
             for source in sources:
                 for site in source.sites:
                     source.count_run(site.slot)
@@ -85,7 +75,10 @@ class LaunchReach:
         finally:
             local.sources, local.has_launched = before[0], before[1] or local.has_launched
 
-    def count_launch(self, launched: LaunchedLines) -> None:
+    def count_launch(self, launched: LaunchedLines, has_same_code: bool = False) -> None:
+        if has_same_code:
+            self.unchanged_launches += 1
+            return
         if self.recorded_lines is not None:
             for file, line in launched.list_lines():
                 self.recorded_lines.setdefault(file, set()).add(line)
@@ -117,6 +110,7 @@ def _count_host_code(sources: tuple[PatchedCudaSource, ...]) -> None:
 
 
 REACH = LaunchReach()
+HOOKS.count_cuda_launch = REACH.count_launch
 
 
 class PatchableModule:
@@ -178,7 +172,7 @@ class PatchableModule:
         if own_texts == [source.text for source in sources]:
             return self._load_unpatched()  # the side of a toggle that the release has by itself
         needs_device_code_alone = (
-            REACH.sees_launches
+            HOOKS.sees_cuda_launches
             and can_build_device_code(self._loader)
             and all(
                 own is not None and have_same_host_code(own, source.text)
@@ -198,7 +192,7 @@ class PatchableModule:
             move(str(Path(folder).resolve())) for folder in options.get("extra_include_paths") or ()
         ]
         name_flags = choose_name_flags(getattr(self._loader, "ninja", None))
-        if not REACH.sees_launches and name_flags:  # there all modules have them
+        if not HOOKS.sees_cuda_launches and name_flags:  # there all modules have them
             options["extra_cuda_cflags"] = [*(options.get("extra_cuda_cflags") or ()), *name_flags]
         with _INCLUDE_LOCK:
             before = self._loader.DEFAULT_INCLUDE
@@ -244,6 +238,15 @@ class PatchableModule:
     def _find_site_packages(self) -> Path:
         package = sys.modules["sglang"].__path__[0]
         return Path(package).resolve().parent
+
+
+def _build_variant(module: Any) -> None:
+    """Load the variant that a module would run now."""
+    if isinstance(module, PatchableModule):
+        module._build_variant()
+
+
+HOOKS.build_cuda_module = _build_variant
 
 
 def _read_own_text(root: Path, source: PatchedCudaSource) -> str | None:

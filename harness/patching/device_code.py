@@ -22,6 +22,7 @@ from typing import Any
 
 from harness.core.cpp_tokens import CppText, CppToken
 from harness.core.files import write_atomically
+from harness.sanitizer.hooks import HOOKS
 
 _DEVICE_WORDS = frozenset({"__global__", "__device__"})
 # SGL_DEVICE, and neither SGL_DEVICE_HOST nor HOST_DEVICE
@@ -106,6 +107,9 @@ def get_device_code() -> str:
     """Return the PTX that runs in place of the running module's own; '' for its own."""
     text: str = getattr(_local, "text", "")
     return text
+
+
+HOOKS.get_device_code = get_device_code
 
 
 @contextmanager

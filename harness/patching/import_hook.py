@@ -82,7 +82,7 @@ class PatchedLoader(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
         if self.compiled.kernels:
-            from harness.patching import jit_kernels
+            from harness.sanitizer.triton import jit_kernels
 
             jit_kernels.count_launches(module, self.compiled.kernels, self._recorder.count_run)
         self._recorder.record_module(self.name)

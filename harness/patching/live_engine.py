@@ -38,7 +38,7 @@ from harness.fixes.patch_plan import (
     make_plan,
     refuse_conflicting_changes,
 )
-from harness.patching import bootstrap, cuda_modules, jit_kernels, live_functions
+from harness.patching import bootstrap, cuda_modules, live_functions
 from harness.patching.attestation import AttestationRecorder
 from harness.patching.constant_importers import find_importers
 from harness.patching.cuda_sources import PATCHES, CudaSourcePatch, attest_patched_source
@@ -46,6 +46,7 @@ from harness.patching.import_hook import SGLANG_PACKAGE, PatchedLoader
 from harness.patching.live_patches import LivePatch
 from harness.patching.module_variants import ModuleVariant, ModuleVariantBuilder
 from harness.releases import source_trees
+from harness.sanitizer.triton import jit_kernels
 
 
 class LoadedSources:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, Protocol
 
-from harness.patching import jit_kernels
+from harness.sanitizer.plugins.for_sglang import cached_answers
+from harness.sanitizer.triton import jit_kernels
 
+PATCHED_CODE = "<unfix "  # begins the file name of patched code
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 
 
@@ -126,8 +128,10 @@ class KernelPatch:
         attributes.update(state)
         for name in attributes.keys() - state.keys():
             del attributes[name]
-        if isinstance(previous_function, FunctionType) and previous_function is not attributes.get(
-            "fn"
+        if (
+            isinstance(previous_function, FunctionType)
+            and previous_function is not attributes.get("fn")
+            and previous_function.__code__.co_filename.startswith(PATCHED_CODE)
         ):
             jit_kernels.drop_rewritten_function(previous_function)
 
@@ -142,3 +146,21 @@ class CallerKernelPatch(KernelPatch):
         vars(self.target).update(
             jit_kernels.make_uncompiled_attributes(self.target) if state is None else state
         )
+
+
+@dataclass
+class CachedAnswersPatch:
+    """The answers that depend on a module, which belong to the old code after a change."""
+
+    module: ModuleType
+    new_state: Any = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return ("answers", self.module.__name__)
+
+    def read(self) -> Any:
+        return None
+
+    def write(self, state: Any) -> None:
+        cached_answers.forget_dependent_answers(self.module)

@@ -18,8 +18,7 @@ from typing import Any
 
 from harness.core.errors import PatchError
 from harness.fixes.patch_plan import Direction, PatchedModule
-from harness.patching import class_bodies, jit_kernels, live_functions
-from harness.patching.cached_answers import CachedAnswersPatch
+from harness.patching import class_bodies, live_functions
 from harness.patching.constant_importers import find_derived_line, find_importers, read_source_text
 from harness.patching.import_hook import PatchedLoader, cache_source_lines
 from harness.patching.instrumentation import (
@@ -33,6 +32,8 @@ from harness.patching.instrumentation import (
 )
 from harness.patching.live_patches import (
     MISSING,
+    PATCHED_CODE,
+    CachedAnswersPatch,
     CallerKernelPatch,
     ClassAttributePatch,
     FunctionPatch,
@@ -41,6 +42,7 @@ from harness.patching.live_patches import (
     LruCachePatch,
     ModuleNamePatch,
 )
+from harness.sanitizer.triton import jit_kernels
 
 CountRun = Callable[[int], None]
 # Returns the state of a key before any toggle; without one, the current state.
@@ -89,7 +91,7 @@ class ModuleVariantBuilder:
         self.get_original = get_original
         names = "+".join(dict.fromkeys(f"{s.direction} {s.toggle}" for s in patched_module.sites))
         # A separate file name: the other functions of the file keep their own lines.
-        self.virtual_filename = f"<unfix {names} {patched_module.module}>"
+        self.virtual_filename = f"{PATCHED_CODE}{names} {patched_module.module}>"
         cache_source_lines(self.virtual_filename, patched_module.text)
         sites = [(n, s.line, s.column) for n, s in zip(slots, patched_module.sites, strict=True)]
         self.compiled = compile_instrumented(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from harness.core.files import write_atomically
 from harness.releases import installer, managed_releases
 from harness.releases.installer import ReportMessage
 from harness.releases.managed_releases import COMPLETION_MARKER
+from harness.sanitizer.hooks import HOOKS
 
 LOCK_FILE = managed_releases.LOCKS_FOLDER / "cuda-toolkit.txt"
 HEADERS_LOCK = managed_releases.LOCKS_FOLDER / "cuda-headers.txt"
@@ -84,6 +86,24 @@ def ensure_toolkit(report: ReportMessage) -> CudaToolkit:
     with installer.hold_install_lock():
         found = find_toolkit()  # another process may have installed it meanwhile
         return found or _install_toolkit(report)
+
+
+def _find_headers(may_install: bool) -> Path | None:
+    found = find_headers()
+    if found is None and may_install:
+        found = ensure_headers(lambda message: print(message, file=sys.stderr))
+    return found
+
+
+def _find_toolkit_or_raise() -> CudaToolkit:
+    found = find_toolkit()
+    if found is None:
+        raise NotReadyError("the CUDA toolkit is not installed: unfix releases add cuda-toolkit")
+    return found
+
+
+# Whoever builds kernels under check imports this module before.
+HOOKS.find_toolkit, HOOKS.find_headers = _find_toolkit_or_raise, _find_headers
 
 
 def check_host_compiler() -> str:

@@ -41,17 +41,19 @@ def _install_hooks() -> None:
 
 
 def _run_cuda_kernels() -> None:
-    """Build and run SGLang's CUDA C++ kernels, once torch is imported, under checks of sessions."""
+    """Build and run CUDA C++ kernels, once torch is imported, under checks of sessions."""
     from types import ModuleType
 
     from harness.core.after_import import call_after_import
+    from harness.releases import cuda_toolkit  # noqa: F401 - it builds them
 
     def install(torch: ModuleType) -> None:
-        from harness.sanitizer.cuda import jit_loader
+        from harness.sanitizer import plugins
         from harness.sanitizer.cuda.host_calls import CALLS
         from harness.sanitizer.watch import virtual_process
 
-        jit_loader.install_loader()
+        for plugin in plugins.list_installed():
+            plugin.build_cuda_kernels()
         CALLS.prepare = virtual_process.open_first_session
 
     def extend_sessions(virtual_check: ModuleType) -> None:

@@ -21,9 +21,13 @@ import sys
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
 
+from harness.patching.import_hook import SGLANG_PACKAGE
 from harness.sanitizer.triton.recorded_reach import shorten_to_package
 
 TOOL_IDS = (3, 4)  # of sys.monitoring; the others are for a debugger, a profiler and the like
+
+# The path of a file of SGLang from the package on; '' for any other file.
+_shorten = functools.partial(shorten_to_package, package=SGLANG_PACKAGE)
 
 
 @contextlib.contextmanager
@@ -82,7 +86,7 @@ def find_functions() -> None:
     Frozen objects are in no list of the garbage collector, so nothing finds them later.
     """
     for value in gc.get_objects() if _counts_starts() else ():
-        if type(value) is FunctionType and shorten_to_package(value.__code__.co_filename):
+        if type(value) is FunctionType and _shorten(value.__code__.co_filename):
             _functions[id(value)] = value
 
 
@@ -169,7 +173,7 @@ def _report_unknown(reason: str) -> None:
 def _name_functions(codes: set[CodeType]) -> dict[str, list[str]]:
     found: dict[str, set[str]] = {}
     for code in codes:
-        if path := shorten_to_package(code.co_filename):
+        if path := _shorten(code.co_filename):
             module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
             found.setdefault(module, set()).add(code.co_qualname)
     return {module: sorted(found[module]) for module in sorted(found)}

@@ -22,7 +22,7 @@ from typing import Any
 
 from harness.core import processes
 from harness.guards import hypothesis_adapter
-from harness.patching import cached_answers
+from harness.sanitizer.plugins.for_sglang import cached_answers
 
 RESTORED_PACKAGES = ("sglang", "fixtures", "suites")
 _MAX_DEPTH = 2  # a container in a container of a module

@@ -29,7 +29,8 @@ from harness.core.errors import NotReadyError, UnfixError
 from harness.core.pipes import PipeEnd, wait_for_any
 from harness.fixes.patch_plan import Direction, ToggleChoice
 from harness.guards import cells, plugin, pytest_adapter, run_item, unrunnable_guards
-from harness.patching import bootstrap, import_origins, jit_kernels, live_engine
+from harness.patching import bootstrap, import_origins, live_engine
+from harness.sanitizer.triton import jit_kernels
 from harness.store.prove.values import SideResult
 from harness.workers import supervisor as supervision
 from harness.workers.messages import SETTINGS_VARIABLE, StartFailure, TestRequest, WorkerSettings

@@ -133,5 +133,5 @@ def _list_build_folders() -> list[Path]:
     Builds are named by their content, and shared as they appear. Any other run could count its runs
     there.
     """
-    loader = sys.modules.get("harness.sanitizer.cuda.jit_loader")
+    loader = sys.modules.get("harness.sanitizer.plugins.for_sglang.jit_loader")
     return [paths.cuda_builds_folder()] if loader is not None and loader.is_installed() else []

@@ -24,8 +24,9 @@ from harness.releases import cuda_toolkit, managed_releases, provisioning
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.kernels import cuda_builds
 from harness.runs.kernels.values import BuildResult, BuildsRequest, BuildSurvey
-from harness.sanitizer.cuda import build_limits
-from harness.sanitizer.cuda.recorded_builds import (
+from harness.sanitizer.device.cards import CARD_VARIABLE
+from harness.sanitizer.plugins.for_sglang import build_limits
+from harness.sanitizer.plugins.for_sglang.recorded_builds import (
     FILE_VARIABLE,
     FURTHER_BUILDS,
     RECORDED_BUILDS,
@@ -37,7 +38,6 @@ from harness.sanitizer.cuda.recorded_builds import (
     record_launches,
     takes_arguments,
 )
-from harness.sanitizer.device.cards import CARD_VARIABLE
 
 NORM = "sglang.kernels.ops.elementwise.norm"
 LINES = [

@@ -17,6 +17,7 @@ from harness.patching.live_engine import engine
 from harness.runs.mutate import fault_attempt
 from harness.runs.mutate.messages import FaultAttemptReport, FaultAttemptRequest
 from harness.runs.mutate.runner import FaultCase, MutationRunner
+from harness.sanitizer.hooks import HOOKS
 from harness.store.mutate.faults import MutationFault
 from harness.store.mutate.values import FaultOutcome, FaultResult
 from harness.store.prove.values import SideOutcome, SideResult
@@ -43,9 +44,11 @@ def test_an_attempt_says_that_the_launched_modules_have_the_same_code(
     assert (report.not_live_reason, report.unreached_reason) == ("", words)
 
 
-def test_a_launch_of_a_patched_module_with_other_code_is_counted() -> None:
+def test_a_launch_of_a_patched_module_with_other_code_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     reach = cuda_modules.LaunchReach()
-    reach.sees_launches = True
+    monkeypatch.setattr(HOOKS, "sees_cuda_launches", True)
     launched: Any = SimpleNamespace()
     reach.count_launch(launched)
     assert reach.changed_launches == 0

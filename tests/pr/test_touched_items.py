@@ -36,7 +36,9 @@ from harness.runs.zoo.architecture import list_families, read_architectures
 from harness.store import record_files
 from harness.store.database import Store
 from harness.store.pr.values import ClaimChange, PrPart, PrRun, TouchedItem
+from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import RehearsalRun
+from harness.store.zoo.table import ZooTable
 from harness.store.zoo.values import (
     ArchitectureResult,
     ClaimResult,
@@ -136,14 +138,14 @@ def test_the_command_that_records_many_items_is_short() -> None:
 def test_a_run_that_knows_no_functions_hides_none_that_does(store: Store) -> None:
     save_run(store, make_run("early", [make_result("a", {"m": ["f"]}, 1.0)]))
     save_run(store, make_run("late", [make_result("a", {}, 1.0)]))
-    known = touched_items.find_known_results(store.rehearse, RehearsalRun, "late", ["a"])
+    known = touched_items.find_known_results(RehearsalTable(store), RehearsalRun, "late", ["a"])
     assert known["a"].functions == {"m": ["f"]}
 
 
 def test_an_older_run_without_functions_replaces_no_newer_one(store: Store) -> None:
     for name, seconds in (("early", 1.0), ("late", 2.0)):
         save_run(store, make_run(name, [make_result("a", {}, seconds)]))
-    known = touched_items.find_known_results(store.rehearse, RehearsalRun, "none", ["a"])
+    known = touched_items.find_known_results(RehearsalTable(store), RehearsalRun, "none", ["a"])
     assert known["a"].seconds == 2.0
 
 
@@ -152,7 +154,7 @@ def test_the_search_for_functions_ends_after_some_runs(store: Store, monkeypatch
     save_run(store, make_run("first", [make_result("a", {"m": ["f"]}, 1.0)]))
     for name in ("second", "third"):
         save_run(store, make_run(name, [make_result("a", {}, 1.0)]))
-    known = touched_items.find_known_results(store.rehearse, RehearsalRun, "none", ["a"])
+    known = touched_items.find_known_results(RehearsalTable(store), RehearsalRun, "none", ["a"])
     assert known["a"].functions == {}
 
 
@@ -207,7 +209,9 @@ def test_the_newest_run_on_the_base_is_what_is_known_of_an_item(store: Store) ->
     save_run(store, make_run("base", [make_result("a", {"m": ["on_base"]}, 1.0)]))
     others = [make_result(name, {"m": ["elsewhere"]}, 1.0) for name in ("a", "b")]
     save_run(store, make_run("other", others))
-    known = touched_items.find_known_results(store.rehearse, RehearsalRun, "base", ["a", "b"])
+    known = touched_items.find_known_results(
+        RehearsalTable(store), RehearsalRun, "base", ["a", "b"]
+    )
     assert {name: one.functions["m"] for name, one in known.items()} == {
         "a": ["on_base"],
         "b": ["elsewhere"],
@@ -298,7 +302,7 @@ def test_an_item_that_was_killed_is_not_recorded(
     run = make_run("base", [make_result("a", {}, 1.0)])
     run.deployments[0].refusal = refusal
     save_run(store, run)
-    assert touched_items.leave_out_recorded(store.rehearse, "base", "", ["a"]) == left
+    assert touched_items.leave_out_recorded(RehearsalTable(store), "base", "", ["a"]) == left
 
 
 def test_an_architecture_that_a_release_lacks_is_recorded(store: Store) -> None:
@@ -308,12 +312,12 @@ def test_an_architecture_that_a_release_lacks_is_recorded(store: Store) -> None:
     ]
     run = make_zoo_run(*results)
     run.status = "finished"
-    store.zoo.begin(run)
+    ZooTable(store).begin(run)
     for number, result in enumerate(results):
-        store.zoo.save_result(run.id, number, result)
-    store.zoo.save(run)
+        ZooTable(store).save_result(run.id, number, result)
+    ZooTable(store).save(run)
     names = ["gone", "killed"]
-    assert touched_items.leave_out_recorded(store.zoo, "r", "", names) == ["killed"]
+    assert touched_items.leave_out_recorded(ZooTable(store), "r", "", names) == ["killed"]
 
 
 def make_zoo_run(*results: ArchitectureResult) -> ZooRun:

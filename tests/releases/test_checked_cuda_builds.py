@@ -23,7 +23,8 @@ _PROGRAM = r"""
 import contextlib, ctypes, json, os, sys
 from pathlib import Path
 
-from harness.sanitizer.device import installation, sglang_hooks
+from harness.sanitizer.device import installation
+from harness.sanitizer.plugins.for_sglang import device_hooks
 from harness.sanitizer.device.cards import get_card
 
 installation.install_device()
@@ -34,7 +35,8 @@ from harness.core.after_import import call_after_import
 from harness.sanitizer.check.gpu_reports import violation_from_record
 from harness.sanitizer.cuda import checked_launches, checked_modules, checked_toolchain, cudart
 from harness.sanitizer.cuda.fatbin import HEADER
-from harness.sanitizer.cuda import host_calls, jit_loader
+from harness.sanitizer.cuda import host_calls
+from harness.sanitizer.plugins.for_sglang import jit_loader
 from harness.sanitizer import gpu
 from harness.sanitizer.gpu import empty_memory, shadow_entries
 from harness.sanitizer.gpu.kernel_summaries import KernelSummaries
@@ -49,7 +51,7 @@ plain = cuda_toolkit.find_toolkit()
 paths.cuda_builds_folder = lambda: folder
 toolkit = checked_toolchain.make_checked_toolkit(plain.home, gpu.ALL_CHECKS)
 paths.cuda_builds_folder = lambda: plain.folder.parent / "cuda-builds"
-sglang_hooks.leave_load_jit()
+device_hooks.leave_load_jit()
 cudart.install_cudart(get_card(), calls)
 plain.set_variables(os.environ)
 toolkit.set_variables(os.environ)

@@ -18,9 +18,10 @@ from harness.core.cpp_tokens import is_cpp_path
 from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus, find_toggle_status
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import Toggle
-from harness.patching import attestation, jit_kernels
+from harness.patching import attestation
 from harness.patching.live_engine import engine
 from harness.releases import installer, source_trees
+from harness.sanitizer.triton import jit_kernels
 
 TOGGLES = list(toggle_catalogue.load_catalogue())
 # transformers probes for torch_npu, so its stand-in is on the path for NPU modules only.

@@ -19,7 +19,7 @@ from harness.releases.source_trees import SGLANG_PACKAGE
 from harness.runs.audit.release_audit import DEFAULT_LAUNCHES
 from harness.runs.kernels.inventory import list_kernels
 from harness.runs.kernels.values import BuildSurvey, KernelInventory
-from harness.sanitizer.cuda.recorded_builds import (
+from harness.sanitizer.plugins.for_sglang.recorded_builds import (
     FILE_VARIABLE,
     RECORDED_BUILDS,
     read_recorded_builds,

@@ -23,7 +23,9 @@ from harness.runs.zoo.architecture import read_architectures
 from harness.store.database import Store
 from harness.store.lane_runs import LaneResult, LaneRunTable
 from harness.store.pr.values import PrPart, TouchedItem
+from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import RehearsalRun
+from harness.store.zoo.table import ZooTable
 from harness.store.zoo.values import ZooRun
 from harness.workers.release_target import ReleaseTarget
 
@@ -73,7 +75,7 @@ def rehearse_deployments(review: Review) -> None:
     code = guard_runs.digest_lane_code(review.base, review.request.toggles)
     before = None
     if code:
-        before = review.store.rehearse.find_newest_whole(
+        before = RehearsalTable(review.store).find_newest_whole(
             review.base.name, names, code, has_thresholds=False
         )
     before = before or _execute_on(review, part, review.base, names)
@@ -118,7 +120,7 @@ def make_zoo_part(request: PrRequest, store: Store) -> ItemPart:
         ends=1,
     )
     models = {one.name: {one.name, one.model_type} for one in read_architectures([])}
-    return ItemPart(kind, models, store.zoo, ZooRun, execute)
+    return ItemPart(kind, models, ZooTable(store), ZooRun, execute)
 
 
 def make_rehearse_part(request: PrRequest, store: Store) -> ItemPart:
@@ -153,7 +155,7 @@ def make_rehearse_part(request: PrRequest, store: Store) -> ItemPart:
         ends=2,
     )
     models = {name: set(one.config["architectures"]) for name, one in read_deployments().items()}
-    return ItemPart(kind, models, store.rehearse, RehearsalRun, execute)
+    return ItemPart(kind, models, RehearsalTable(store), RehearsalRun, execute)
 
 
 PARTS: dict[PrPart, Callable[[PrRequest, Store], ItemPart]] = {

@@ -31,7 +31,6 @@ import torch
 
 from harness.core import processes
 from harness.core.pipes import PipeEnd
-from harness.patching import jit_kernels as patching
 from harness.runs.audit import lazy_release
 from harness.runs.audit.findings import (
     CONFIRMED,
@@ -56,6 +55,7 @@ from harness.sanitizer.gpu.checked_launches import CheckedLauncher
 from harness.sanitizer.gpu.process_reports import PROCESS_REPORTS
 from harness.sanitizer.gpu.program_grid import Subgrid
 from harness.sanitizer.gpu.report_assembly import OVERFLOW_MASK
+from harness.sanitizer.triton import jit_kernels
 from harness.workers.engine import Assignment, Engine, WorkerEnd, WorkPool
 
 _DEVICE = "cuda"
@@ -332,7 +332,7 @@ def _is_device_lost(words: str) -> bool:
 def _make_unspecialized(kernel: Any) -> Any:
     """Compile once for all numbers: divisibility by 16 changes no address."""
     names = [parameter.name for parameter in kernel.params if not parameter.is_constexpr]
-    return patching.make_similar_kernel(kernel, kernel.fn, names, names)
+    return jit_kernels.make_similar_kernel(kernel, kernel.fn, names, names)
 
 
 def _to_dtype(argument: LaunchArgument) -> torch.dtype:

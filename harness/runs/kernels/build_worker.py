@@ -16,8 +16,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 import msgspec
 
 from harness.patching.cuda_modules import find_compiler_error
+from harness.releases import cuda_toolkit  # noqa: F401 - it builds the kernels
 from harness.runs.kernels.values import BuildResult, BuildsRequest
-from harness.sanitizer.cuda.recorded_builds import RecordedBuild
+from harness.sanitizer.plugins.for_sglang.recorded_builds import RecordedBuild
 
 _PACKAGES = re.compile(r"\S*/site-packages/")  # so that a record is of any machine
 
@@ -26,8 +27,8 @@ def main() -> None:
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=BuildsRequest)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what SGLang prints goes to the log
-    from harness.sanitizer.cuda import build_limits, jit_loader
     from harness.sanitizer.device import installation
+    from harness.sanitizer.plugins.for_sglang import build_limits, jit_loader
 
     installation.install_device()
     jit_loader.install_loader()
@@ -44,7 +45,7 @@ def main() -> None:
 
 
 def build_module(build: RecordedBuild) -> BuildResult:
-    from harness.sanitizer.cuda.recorded_builds import call_loader
+    from harness.sanitizer.plugins.for_sglang.recorded_builds import call_loader
 
     started = time.monotonic()
     problem = ""

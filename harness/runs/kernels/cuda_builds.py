@@ -14,12 +14,12 @@ from harness.releases.source_trees import SourceTree
 from harness.runs.audit.worker_process import get_log, iterate_answers
 from harness.runs.kernels.cuda_sources import find_loaders
 from harness.runs.kernels.values import BuildResult, BuildsRequest
-from harness.sanitizer.cuda.build_limits import NINJA_MODULE
-from harness.sanitizer.cuda.recorded_builds import RecordedBuild
 from harness.sanitizer.device.cards import CARD_VARIABLE, DEFAULT_CARD
+from harness.sanitizer.plugins.for_sglang.build_limits import NINJA_MODULE
+from harness.sanitizer.plugins.for_sglang.recorded_builds import RecordedBuild
 
 PACKAGE_OF_LOADERS = "sglang/kernels/"
-OBSTACLES = paths.HARNESS_FOLDER / "sanitizer/cuda/launch_obstacles.yaml"
+OBSTACLES = paths.HARNESS_FOLDER / "sanitizer/plugins/for_sglang/launch_obstacles.yaml"
 _WORKER_MODULE = "harness.runs.kernels.build_worker"
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from harness.core import processes
 from harness.runs.audit.kernel_discovery import SourceKernel
-from harness.runs.audit.release_files import iterate_sources
+from harness.runs.audit.release_files import PACKAGE, iterate_sources
 from harness.runs.audit.release_kernels import ReleaseKernels
 from harness.runs.kernels import obstacles
 from harness.runs.kernels.cuda_sources import (
@@ -73,7 +73,7 @@ class InventoryBuilder:
         body = set(range(kernel.node.lineno, (kernel.node.end_lineno or 0) + 1))
         starts, sites = [], []
         for launch in kernel.launches:
-            path = shorten_to_package(launch.file.replace("!", "/"))
+            path = shorten_to_package(launch.file.replace("!", "/"), PACKAGE)
             sites.append(f"{path}:{launch.line} {launch.function}")
             definition = self.graph.find_definition(_get_module(path), launch.line)
             starts += [definition] if definition is not None else []

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-from harness.sanitizer.cuda.recorded_builds import RecordedBuild
+from harness.sanitizer.plugins.for_sglang.recorded_builds import RecordedBuild
 
 
 class KernelKind(StrEnum):

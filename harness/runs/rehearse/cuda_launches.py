@@ -34,13 +34,14 @@ from harness.runs.rehearse.restored_memory import restore_values
 from harness.runs.rehearse.written_memory import WrittenMemory
 from harness.sanitizer.check.tracked_memory import ProgramId
 from harness.sanitizer.check.violations import UncheckableKernel, Violation
-from harness.sanitizer.cuda import cudart, jit_loader
+from harness.sanitizer.cuda import cudart
 from harness.sanitizer.cuda.host_calls import CALLS, HostCall
 from harness.sanitizer.cuda.kernel_names import find_plain_name
 from harness.sanitizer.device.cards import get_card
 from harness.sanitizer.device.nested_tensors import list_tensors
 from harness.sanitizer.device.refusals import UnansweredName
 from harness.sanitizer.device.stand_ins import CALL_OBSERVERS, JitBuild
+from harness.sanitizer.plugins.for_sglang import jit_loader
 from harness.sanitizer.ptx.compiled_kernels import get_runtime
 from harness.sanitizer.ptx.executor import PtxModule
 from harness.sanitizer.ptx.launch import Allocation, CudaLaunch, ExecutorChecks

@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import JITFunction
 
-from harness.patching import jit_kernels as patching
+from harness.sanitizer import plugins
 from harness.sanitizer.check import gpu_reports, torch_modes
 from harness.sanitizer.check.declarations import Check
 from harness.sanitizer.check.device_rules import MAX_PROGRAMS, DeviceRuleLists
@@ -30,9 +30,7 @@ from harness.sanitizer.gpu.checked_launches import CheckedLauncher
 from harness.sanitizer.gpu.empty_memory import EMPTY_STORAGES
 from harness.sanitizer.gpu.process_reports import PROCESS_REPORTS
 from harness.sanitizer.gpu.storage_registry import STORAGE_REGISTRY
-from harness.sanitizer.triton import line_tracing
-
-_SGLANG_NAMESPACES = ("sgl_kernel", "sglang")  # of operators whose kernels are not PyTorch's
+from harness.sanitizer.triton import jit_kernels, line_tracing
 
 
 class GpuCheck(Check):
@@ -95,12 +93,12 @@ class GpuCheck(Check):
             line_tracing.trace_kernel(kernel)
             return self._launch_with_checks(launch, call, launcher, kernel, extra)
 
-        run_before = patching.replace_run(JITFunction, launch_kernel)
+        run_before = jit_kernels.replace_run(JITFunction, launch_kernel)
         try:
             yield
             self.raise_reported()  # reports of replayed CUDA graphs
         finally:
-            patching.replace_run(JITFunction, run_before)
+            jit_kernels.replace_run(JITFunction, run_before)
             launcher.stop()
 
     def _launch_with_checks(
@@ -232,18 +230,21 @@ def describe_arguments(launch: KernelLaunch) -> str:
 
 
 class _OperatorMode(TorchDispatchMode):  # type: ignore[misc]
-    """Launch SGLang's own compiled operators between guard zones."""
+    """Launch the compiled operators of plug-ins' packages between guard zones."""
 
     def __init__(self, check: GpuCheck) -> None:
         super().__init__()
         self._check = check
+        self._namespaces = {
+            name for plugin in plugins.list_installed() for name in plugin.operator_namespaces
+        }
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         aliased = any(returned.alias_info is not None for returned in func._schema.returns)
-        if func.namespace not in _SGLANG_NAMESPACES or aliased:
+        if func.namespace not in self._namespaces or aliased:
             return func(*args, **kwargs)
         names = [argument.name for argument in func._schema.arguments]
         launch = KernelLaunch(

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from harness.patching.bootstrap import report_to_stderr
+from harness.core.stderr import report_to_stderr
 from harness.sanitizer.cuda.card_reports import CardLaunch
 from harness.sanitizer.cuda.checked_toolchain import CheckedToolkit
 from harness.sanitizer.cuda.fatbin import HEADER

@@ -1,4 +1,4 @@
-"""Modules that SGLang and FlashInfer build while this process runs, on a GPU and under check.
+"""CUDA modules that are built while this process runs, on a GPU and under check.
 
 Each export of a module is called as a host call, so that reports name its tensors. Checks begin
 with the first module that is loaded.
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from harness.core.after_import import call_after_import, rebind_in_all_modules
+from harness.sanitizer import plugins
 from harness.sanitizer.cuda import checked_nvrtc
 from harness.sanitizer.cuda.checked_toolchain import get_checked_toolkit
 from harness.sanitizer.cuda.host_signatures import ExportingModule
@@ -19,7 +20,6 @@ from harness.sanitizer.cuda.host_signatures import ExportingModule
 if TYPE_CHECKING:
     from harness.sanitizer.cuda.checked_launches import CheckedCudaLaunches
 
-_SGLANG_LOADER = "sglang.kernels.jit.utils.compile.loader"
 _TVM_LOADER = "tvm_ffi.module"
 
 
@@ -30,12 +30,13 @@ def install_at_startup() -> None:
         checked_nvrtc.install_standins(toolkit, start_checks)
         call_after_import(
             {
-                _SGLANG_LOADER: _wrap_load_jit,
                 _TVM_LOADER: _wrap_load_module,
                 "torch.cuda._utils": _wrap_torch_kernels,
                 "torch.cuda.jiterator": _wrap_jiterator,
             }
         )
+        for plugin in plugins.list_installed():
+            call_after_import(plugin.find_loader_hooks())
 
 
 _lock = threading.Lock()  # modules are loaded in several threads
@@ -61,7 +62,7 @@ def _start_checks() -> CheckedCudaLaunches:
     launches = CheckedCudaLaunches(
         toolkit,
         process.launcher.summaries,
-        process.describe_batch,
+        process.describe_work,
         whole_storages=True,
         number_launch=process.launcher.number_launch if "races" in process.checks else None,
     )
@@ -83,24 +84,6 @@ class CheckedModule(ExportingModule):
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
-
-
-def _wrap_load_jit(loader: Any) -> None:
-    load_jit = loader.load_jit
-
-    @functools.wraps(load_jit)
-    def load_checked(
-        *args: str, cuda_wrappers: Any = None, cpp_wrappers: Any = None, **options: Any
-    ) -> Any:
-        module = load_jit(*args, cuda_wrappers=cuda_wrappers, cpp_wrappers=cpp_wrappers, **options)
-        if not options.get("cuda_files"):
-            return module
-        start_checks()
-        exports = dict([*(cuda_wrappers or ()), *(cpp_wrappers or ())])
-        files = loader.resolve_sources(options["cuda_files"])
-        return CheckedModule(module, "_".join(map(str, args)), exports, files)
-
-    rebind_in_all_modules("load_jit", load_jit, load_checked)
 
 
 def _wrap_load_module(tvm: Any) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from harness.core.code_digest import compute_digest
 from harness.core.errors import NotReadyError
 from harness.core.files import write_atomically
-from harness.patching.bootstrap import report_to_stderr
+from harness.core.stderr import report_to_stderr
 from harness.sanitizer.cuda import library_standins
 from harness.sanitizer.cuda.checked_toolchain import CheckedToolkit
 from harness.sanitizer.ptx.instrumented_kernel import MARKED_KEY

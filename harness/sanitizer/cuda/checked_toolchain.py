@@ -3,8 +3,8 @@
 It is a folder of links to a real toolkit with three things of its own: `bin/ptxas` is a program of
 this folder (`checked_ptxas`), `lib64/libcudart.so` links each module with `launch_checks.c`, and
 builds go to a cache of their own, since the keys of builds do not see the toolkit. Programs find it
-by CUDA_HOME, as SGLang, FlashInfer and torch do. A process sets that once its launches get what
-the checks added: without it, its builds are plain.
+by CUDA_HOME, as FlashInfer and torch do. A process sets that once its launches get what the checks
+added: without it, its builds are plain.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from harness.core import paths
 from harness.core.code_digest import compute_digest, digest_code
 from harness.core.errors import NotReadyError
 from harness.core.files import write_atomically
+from harness.sanitizer import plugins
 from harness.sanitizer.cuda import library_standins
 from harness.sanitizer.watch.all_launches import COUNTING_LIBRARY
 from harness.sanitizer.watch.report_files import CHECKED_CUDA_VARIABLE
@@ -37,12 +38,11 @@ _COUNTING_SOURCE = Path(__file__).with_name("launch_counts.c")
 _COMPLETE, _LOCK = "complete", ".lock"
 # Where programs keep what they build, by their own variables.
 _CACHE_VARIABLES = {
-    "SGLANG_JIT_CACHE_DIR": "sglang",
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",
     "TVM_FFI_CACHE_DIR": "tvm-ffi",
     "TORCH_EXTENSIONS_DIR": "torch",
-    "SGLANG_DG_CACHE_DIR": "deep-gemm",
     "DG_JIT_CACHE_DIR": "deep-gemm",
+    **{name: folder for one in plugins.list_all() for name, folder in one.build_folders.items()},
 }
 # What NVRTC compiles is kept in no file: a program that got no checks would be loaded by later
 # runs, which would not learn that it has none.
@@ -112,7 +112,7 @@ class CheckedToolkit:
 
 
 def find_cuda_home(environment: MutableMapping[str, str]) -> Path | None:
-    """Find the toolkit that a program would build with, as SGLang looks for it."""
+    """Find the toolkit that a program would build with, as torch looks for it."""
     named = environment.get("CUDA_HOME") or environment.get("CUDA_PATH")
     if named:
         return Path(named)

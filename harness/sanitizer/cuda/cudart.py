@@ -19,10 +19,9 @@ from typing import Any, Protocol
 from harness.core import paths
 from harness.core.code_digest import compute_digest
 from harness.core.errors import NotReadyError
-from harness.releases import cuda_toolkit
-from harness.releases.cuda_toolkit import CudaToolkit
-from harness.sanitizer.cuda.library_standins import call_compiler
+from harness.sanitizer.cuda.library_standins import call_compiler, find_c_compiler
 from harness.sanitizer.device.cards import Card
+from harness.sanitizer.hooks import HOOKS, BuildToolkit
 
 _FOLDER = Path(__file__).parent
 _SOURCE, _SYMBOL_MAP = _FOLDER / "cudart.c", _FOLDER / "libcudart.map"
@@ -81,10 +80,7 @@ class RuntimeHooks(Protocol):
 
 def install_cudart(card: Card, calls: RuntimeHooks) -> None:
     """Load the library into this process and connect it; once for a process and its forks."""
-    toolkit = cuda_toolkit.find_toolkit()
-    if toolkit is None:
-        raise NotReadyError("the CUDA toolkit is not installed: unfix releases add cuda-toolkit")
-    library = ctypes.CDLL(str(_build_library(toolkit)), mode=ctypes.RTLD_GLOBAL)
+    library = ctypes.CDLL(str(_build_library(HOOKS.find_toolkit())), mode=ctypes.RTLD_GLOBAL)
     functions: tuple[Callable[..., Any], ...] = (
         calls.launch,
         calls.find_variable,
@@ -140,8 +136,8 @@ def _list_device_attributes(card: Card) -> dict[int, int]:
     }  # fmt: skip
 
 
-def _build_library(toolkit: CudaToolkit) -> Path:
-    compiler = cuda_toolkit.check_host_compiler()
+def _build_library(toolkit: BuildToolkit) -> Path:
+    compiler = find_c_compiler("the stand-in for libcudart")
     names = _list_unanswered_names(toolkit)
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
     digest = compute_digest(
@@ -162,7 +158,7 @@ def _build_library(toolkit: CudaToolkit) -> Path:
     return library
 
 
-def _list_unanswered_names(toolkit: CudaToolkit) -> list[str]:
+def _list_unanswered_names(toolkit: BuildToolkit) -> list[str]:
     """List the functions of the real libcudart that cudart.c does not define."""
     nm = shutil.which("nm")
     if nm is None:

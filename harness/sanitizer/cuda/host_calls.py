@@ -14,20 +14,16 @@ from typing import Any, Protocol
 
 import torch
 
-from harness.patching.cuda_modules import REACH, PatchableModule
-from harness.patching.device_code import get_device_code
 from harness.sanitizer.cuda import cudart
 from harness.sanitizer.cuda.fatbin import read_ptx
 from harness.sanitizer.cuda.host_arguments import describe_tensor, iterate_tensors, pack_parameters
-from harness.sanitizer.cuda.host_signatures import ExportingModule
 from harness.sanitizer.cuda.kernel_lines import KernelLines, remove_places
 from harness.sanitizer.cuda.kernel_names import find_plain_name, unmangle_name
-from harness.sanitizer.cuda.recorded_builds import RecordedBuild, record_launches
-from harness.sanitizer.device import graphs
 from harness.sanitizer.device.callers import find_caller
 from harness.sanitizer.device.memory import LEDGER
 from harness.sanitizer.device.record import RECORD
 from harness.sanitizer.device.refusals import UnansweredName
+from harness.sanitizer.hooks import HOOKS
 from harness.sanitizer.ptx.executor import PtxModule, load_module
 from harness.sanitizer.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
 from harness.sanitizer.triton import recorded_reach
@@ -144,12 +140,9 @@ class HostCalls:
                 raw.cluster.as_tuple(),
                 raw.max_shared_bytes,
             )
-            code = raw.fatbin, get_device_code()
+            code = raw.fatbin, HOOKS.get_device_code()
             lines = self._lines[code]
-            if code in self._unchanged:
-                REACH.unchanged_launches += 1
-            else:
-                REACH.count_launch(lines.select(entry))
+            HOOKS.count_cuda_launch(lines.select(entry), code in self._unchanged)
             for observe in tuple(LAUNCH_OBSERVERS):
                 observe(module, launch)
             stack[-1].file = lines.files.get(entry, "")
@@ -170,7 +163,7 @@ class HostCalls:
         raise UnansweredName(f"no PTX of its module defines the kernel {unmangle_name(entry)}")
 
     def _read_modules(self, fatbin: int) -> list[PtxModule]:
-        text = get_device_code()
+        text = HOOKS.get_device_code()
         if (fatbin, text) not in self._modules:
             own = read_ptx(fatbin)
             texts = [text] if text else own
@@ -215,50 +208,6 @@ class HostCalls:
 
 
 CALLS = HostCalls()
-
-
-class CudaModule(ExportingModule):
-    """A loaded JIT module of SGLang on the virtual GPU."""
-
-    def __init__(
-        self,
-        module: Any,
-        name: str,
-        exports: dict[str, str],
-        files: tuple[str, ...],
-        build: RecordedBuild | None = None,
-    ) -> None:
-        super().__init__(module, name, exports, files)
-        self._build = build  # if builds are recorded
-        self._launched: set[str] = set()
-
-    def _call(self, name: str, names: tuple[str, ...], function: Any, args: Any) -> Any:
-        known = len(self._launched)
-        try:
-            return CALLS.run(name, names, self._launched, function, args)
-        finally:
-            if self._build is not None and len(self._launched) > known:
-                record_launches(self._build, self._launched)
-
-    def _build_variant(self) -> None:
-        """Build the variant of the sources that is patched now, if toggles can patch them."""
-        if isinstance(self._module, PatchableModule):
-            self._module._build_variant()
-        for name in self._exports:
-            getattr(self, name)  # which reads its signature
-
-    def _wrap_export(self, name: str, names: tuple[str, ...], function: Any) -> Any:
-        full = f"jit:{self._name}.{name}"
-
-        def call(*args: Any) -> Any:
-            return graphs.run_captured(full, self._call, full, names, function, args)
-
-        return call
-
-
-def prepare_module(module: CudaModule) -> None:
-    """Build what a module needs under the patches of now, before anything is timed."""
-    module._build_variant()
 
 
 def find_living_allocation(address: int) -> Allocation | None:

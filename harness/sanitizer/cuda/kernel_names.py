@@ -6,9 +6,10 @@ import ctypes
 import functools
 import re
 
+from harness.sanitizer import plugins
+
 _ENUM_CAST = re.compile(r"\((?:unsigned |signed )?(?:int|long|char|short|bool)(?: long)?\)(?=-?\d)")
 _NUMBER_SUFFIX = re.compile(r"(?<=\d)(?:ull|ul|ll|l|u)\b")
-_NAMESPACE = re.compile(r"\b(?:sglang|device|host|\(anonymous namespace\))::")
 
 
 @functools.cache
@@ -27,8 +28,15 @@ def unmangle_name(name: str) -> str:
     free.argtypes = [ctypes.c_void_p]
     free(address)
     text = text.replace("(anonymous namespace)::", "").removeprefix("void ")
-    text = _NAMESPACE.sub("", _ENUM_CAST.sub("", _cut_parameters(text)))
+    text = _compile_namespaces().sub("", _ENUM_CAST.sub("", _cut_parameters(text)))
     return _NUMBER_SUFFIX.sub("", text)
+
+
+@functools.cache
+def _compile_namespaces() -> re.Pattern[str]:
+    """Return a pattern of the namespaces that are left out."""
+    known = [name for plugin in plugins.list_all() for name in plugin.kernel_namespaces]
+    return re.compile(rf"\b(?:{'|'.join(known)})::")
 
 
 def find_plain_name(name: str) -> str:

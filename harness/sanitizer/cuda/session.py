@@ -1,4 +1,4 @@
-"""Checked sessions in which SGLang's CUDA C++ kernels run as well, on the virtual GPU.
+"""Checked sessions in which CUDA C++ kernels run as well, on the virtual GPU.
 
     with session.check_cuda_kernels() as check:
         store_cache(keys, values, key_cache, value_cache, slots)
@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from harness.sanitizer import plugins
 from harness.sanitizer.check import session
 from harness.sanitizer.check.declarations import Check
 from harness.sanitizer.check.launch_log import KernelLaunch, LaunchLog
 from harness.sanitizer.check.options import OVERFLOW, RACES, UNINITIALIZED
 from harness.sanitizer.check.tracked_memory import MemoryTracker, ProgramId, TrackedStorage
 from harness.sanitizer.check.violations import OutOfBounds, UncheckableKernel, Violation
-from harness.sanitizer.cuda import jit_loader
 from harness.sanitizer.cuda.host_calls import CALLS, HostCall
 from harness.sanitizer.ptx.executor import PtxModule
 from harness.sanitizer.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
@@ -32,7 +32,8 @@ from harness.sanitizer.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
 def check_cuda_kernels(exact: bool = False) -> Iterator[Check]:
     """Open a session on the virtual GPU that checks the launches of CUDA modules, too."""
     with session.checked("virtual", exact) as check:
-        jit_loader.install_loader()
+        for plugin in plugins.list_installed():
+            plugin.build_cuda_kernels()
         with check_launches(check):
             yield check
 

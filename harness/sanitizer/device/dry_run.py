@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from harness.sanitizer.device import dispatch, dry_run_operators, memory, stand_ins
+from harness.sanitizer import plugins
+from harness.sanitizer.device import dispatch, memory, stand_ins
 from harness.sanitizer.device.dispatch import OperatorPlan
 from harness.sanitizer.device.nested_tensors import list_tensors
 
@@ -45,7 +46,8 @@ def enable_dry_run() -> None:
     _is_enabled = True
     dispatch.set_substitute(skip_arithmetic)
     memory.map_all_allocations(lambda tensor: not lacks_values(tensor))
-    stand_ins.answer_with_shapes(dry_run_operators.SHAPES)
+    for plugin in plugins.list_installed():
+        stand_ins.answer_with_shapes(plugin.find_shapes())
 
 
 def lacks_values(tensor: torch.Tensor) -> bool:

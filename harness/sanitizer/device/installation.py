@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from harness.core.errors import UnfixError
+from harness.sanitizer import plugins
 from harness.sanitizer.device.cards import CARD_VARIABLE, get_card
 
 _installed = False
@@ -24,7 +25,6 @@ def install_device(card: str | None = None) -> None:
         return
     # Nothing is compiled for a GPU here, and nothing would be gained by compiling for this CPU.
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-    os.environ.setdefault("SGLANG_JIT_DEEPGEMM_PRECOMPILE", "0")
     import torch
 
     if torch.version.cuda is not None:
@@ -37,11 +37,8 @@ def install_device(card: str | None = None) -> None:
         host_copies,
         host_memory,
         memory,
-        packages,
         process_group,
-        sglang_hooks,
         special_operators,
-        stand_ins,
         streams,
         torch_cuda,
         triton_driver,
@@ -53,8 +50,7 @@ def install_device(card: str | None = None) -> None:
     memory.install_storages()
     host_memory.install_host_memory()
     process_group.install_process_group()
-    stand_ins.load_stand_ins()
-    packages.install_packages()
-    sglang_hooks.install_hooks()
     triton_driver.install_driver()
+    for plugin in plugins.list_installed():
+        plugin.install_on_device()
     _installed = True

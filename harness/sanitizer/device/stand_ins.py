@@ -7,14 +7,12 @@ Names are of the form `sgl_kernel.rmsnorm` and `flashinfer.norm.rmsnorm` for pac
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.sanitizer.device import dispatch, graphs, operators
+from harness.sanitizer.device import dispatch, graphs
 from harness.sanitizer.device.callers import find_caller
 from harness.sanitizer.device.record import RECORD
 from harness.sanitizer.device.refusals import UnansweredName
@@ -73,13 +71,6 @@ def write_result(result: Any, out: Any) -> Any:
     return result if out is None else out.copy_(result)
 
 
-def load_stand_ins() -> dict[str, StandIn]:
-    """Import every module of `operators`, which fills the registry."""
-    for module in pkgutil.iter_modules(operators.__path__):
-        importlib.import_module(f"{operators.__name__}.{module.name}")
-    return STAND_INS
-
-
 def call_stand_in(name: str, args: Any, options: Any, build: JitBuild | None = None) -> Any:
     """Compute an operator, or raise UnansweredName with the line that called it."""
     if name in _shapes:
@@ -88,7 +79,7 @@ def call_stand_in(name: str, args: Any, options: Any, build: JitBuild | None = N
     if entry is None:
         raise UnansweredName(
             f"no stand-in computes {name}({_describe_arguments(args, options)}), called at "
-            f"{find_caller()}: add one to harness/sanitizer/device/operators"
+            f"{find_caller()}: add one to the operators of a plug-in (harness/sanitizer/plugins)"
         )
     return entry.call(name, build, args, options)
 

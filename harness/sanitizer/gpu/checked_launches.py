@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from triton.runtime.jit import JITFunction
 
-from harness.patching import jit_kernels
 from harness.sanitizer.gpu import (
     DEFAULT_CHECKS,
     LINE_CHECK,
@@ -43,7 +42,7 @@ from harness.sanitizer.gpu.process_reports import PROCESS_REPORTS, LaunchRecord
 from harness.sanitizer.gpu.program_grid import Subgrid
 from harness.sanitizer.gpu.storage_registry import STORAGE_REGISTRY, track_data_ptr
 from harness.sanitizer.ir.graph import get_bit_count, wrap_integer
-from harness.sanitizer.triton import frontend, recorded_reach, specialization
+from harness.sanitizer.triton import frontend, jit_kernels, recorded_reach, specialization
 from harness.sanitizer.triton.specialization import Specialization
 
 # Beside the compiled kernels in the kernel's caches: a toggle that sets those aside takes it along.

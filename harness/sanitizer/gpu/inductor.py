@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from harness.patching import jit_kernels
+from harness.sanitizer.triton import jit_kernels
 
 INDUCTOR_MODULE = "torch._inductor.runtime.triton_heuristics"
 _TORCH_FOLDER = str(Path(torch.__file__).parent)

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from harness.sanitizer.device.callers import is_own_code
+
 _MAX_FRAMES = 6
-_HARNESS = str(Path(__file__).parents[2])
-# The machinery that every launch goes through is no part of the program's stack.
-_HIDDEN = (f"{_HARNESS}/device/", f"{_HARNESS}/kernels/", f"{_HARNESS}/patching/", "<frozen")
 _HIDDEN_PACKAGES = ("torch", "triton")  # wherever they lie
 _is_hidden: dict[str, bool] = {}
 
@@ -53,7 +52,8 @@ def iterate_program_frames() -> Iterator[FrameType]:
 
 
 def _is_machinery(file: str) -> bool:
-    if file.startswith(_HIDDEN) or file.endswith("/contextlib.py"):
+    """Return whether a file is of what every launch goes through, and not of the program."""
+    if is_own_code(file) or file.startswith("<frozen") or file.endswith("/contextlib.py"):
         return True
     found = (sys.modules.get(name) for name in _HIDDEN_PACKAGES)
     folders = (Path(package.__file__).parent for package in found if package and package.__file__)

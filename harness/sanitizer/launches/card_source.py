@@ -21,13 +21,16 @@ from torch.cuda import _gpu_trace
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.core.after_import import call_after_import
-from harness.patching import jit_kernels
+from harness.sanitizer import plugins
 from harness.sanitizer.device import streams
 from harness.sanitizer.device.streams import Clock
 from harness.sanitizer.launches import collective_effects, kernel_effects, operator_effects
 from harness.sanitizer.launches.card_zones import CardZones
+from harness.sanitizer.launches.collective_effects import CollectiveEffects
 from harness.sanitizer.launches.launch_tracer import LaunchTracer
 from harness.sanitizer.launches.zone_check import is_compiled_operator
+from harness.sanitizer.plugins import CollectiveClass
+from harness.sanitizer.triton import jit_kernels
 
 _bindings: Any = torch._C
 _DEFAULT_STREAM = -1  # the number of the stream whose handle is 0
@@ -126,12 +129,11 @@ class CardSource:
         self._observe_queries()
         self._replace(torch.Tensor, "record_stream", self._record_stream)
         self._replace(torch, "tensor", self._make_tensor)
-        call_after_import(
-            {
-                "triton.runtime.jit": self._observe_kernels,
-                collective_effects.PYNCCL_MODULE: self._observe_pynccl,
-            }
-        )
+        call_after_import({"triton.runtime.jit": self._observe_kernels})
+        for plugin in plugins.list_installed():
+            for cls in plugin.collectives:
+                observe = functools.partial(self._observe_collectives, cls)
+                call_after_import({cls.module: observe})
 
     def close(self) -> None:
         self._is_open = False
@@ -239,16 +241,18 @@ class CardSource:
         before = jit_kernels.replace_run(module.JITFunction, launch_kernel)
         self._undo.append(functools.partial(jit_kernels.replace_run, module.JITFunction, before))
 
-    def _observe_pynccl(self, module: Any) -> None:
-        for name, effects in collective_effects.PYNCCL_METHODS.items():
-            if hasattr(module.PyNcclCommunicator, name):
+    def _observe_collectives(self, described: CollectiveClass, module: Any) -> None:
+        cls = getattr(module, described.name)
+        for name, (tensors, writes) in described.methods.items():
+            if hasattr(cls, name):
+                effects = CollectiveEffects(tensors, writes)
                 call = functools.partial(self._call_collective, name, effects)
-                self._replace(module.PyNcclCommunicator, name, call)
+                self._replace(cls, name, call)
 
     def _call_collective(
         self,
         name: str,
-        effects: collective_effects.CollectiveEffects,
+        effects: CollectiveEffects,
         original: Callable[..., Any],
         communicator: Any,
         *args: Any,

@@ -1,4 +1,4 @@
-"""What collectives read and write, by their call: those of c10d, and SGLang's own calls of NCCL."""
+"""What collectives read and write, by their call: those of c10d, and a package's own of NCCL."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 
 from harness.sanitizer.launches.device_launch import ArgumentUse
 from harness.sanitizer.launches.operator_effects import iterate_tensors
-
-PYNCCL_MODULE = "sglang.srt.distributed.device_communicators.pynccl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +47,4 @@ OPERATORS = {
     "c10d::scatter_": _TO_OUTPUT,
     "c10d::alltoall_": _TO_OUTPUT,
     "c10d::alltoall_base_": _TO_OUTPUT,
-}
-
-PYNCCL_METHODS = {
-    "all_reduce": CollectiveEffects(("tensor",), (0,)),
-    "outplace_all_reduce": CollectiveEffects(("in_tensor", "out_tensor"), (1,)),
-    "all_gather": CollectiveEffects(("output_tensor", "input_tensor"), (0,)),
-    "reduce_scatter": CollectiveEffects(("output_tensor", "input_tensor"), (0,)),
-    "broadcast": CollectiveEffects(("tensor",), (0,)),
-    "send": CollectiveEffects(("tensor",), ()),
-    "recv": CollectiveEffects(("tensor",), (0,)),
 }

@@ -2,9 +2,8 @@
 
 Triton has no public interface to read a kernel's IR or to launch a kernel in another way. All that
 `harness` uses instead is here, so that a new Triton that moves something breaks this module and
-the test that names the part (`tests/sanitizer/checked/test_triton_contract.py`). One more
-module knows private parts: `harness/patching/jit_kernels.py`, a wing below, swaps a kernel's source
-and its `run`.
+the test that names the part (`tests/sanitizer/checked/test_triton_contract.py`). `jit_kernels`,
+beside it, knows the parts of kernel objects; it is imported where Triton may be missing.
 
 The target is the newest one for which descriptors become plain pointers and fp8 is there. Whether a
 pointer is aligned changes nothing in the IR, so kernels are not specialized on it here.
@@ -33,7 +32,7 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import JITCallable, JITFunction, create_function_from_signature
 
 from harness.core.preparation import announce_preparation
-from harness.patching import jit_kernels
+from harness.sanitizer.triton import jit_kernels
 from harness.sanitizer.triton.symbolic_int import SymbolicInt
 
 COMPUTE_CAPABILITY = 89

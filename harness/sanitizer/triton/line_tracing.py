@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from harness.patching import jit_kernels
 from harness.sanitizer.ir.graph import FileLine
+from harness.sanitizer.triton import jit_kernels
 
 # The first line of a top-level statement; a closing bracket belongs to an earlier one.
 _STATEMENT_START = re.compile(r"[^\s#)\]}]")

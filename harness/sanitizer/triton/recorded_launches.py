@@ -94,7 +94,7 @@ def read_launch_modes(file: Path) -> dict[str, list[LaunchMode]]:
 def merge_records(files: Iterable[Path], package: str) -> str:
     """Merge files into the text of one: the modes and the reach of one package's kernels.
 
-    Triton's are named by a module, `sglang.a:k`, and those of CUDA by a file, `sglang/a.cuh:k`.
+    Triton's are named by a module, `toy.a:k`, and those of CUDA by a file, `toy/a.cuh:k`.
     """
     prefixes = (f"{package}.", f"{package}/")
     modes: dict[str, LaunchMode] = {}

@@ -1,14 +1,15 @@
 """A record of who launched each kernel under check, and of the source lines that ran.
 
 The file is that of `recorded_launches`. Each process appends a line when it launches a kernel for
-the first time, and again when a launch runs lines that none of its earlier ones ran. A merged file
-has one line for each kernel and release. Example:
+the first time, and again when a launch runs lines that none of its earlier ones ran. Lines are
+those of the kernel's own package, and the release is the version of that. A merged file has one
+line for each kernel and release. Example:
 
-    {"kernel": "sglang.a:k", "release": "1.0", "by": ["zoo llama"], "lines": {"sglang/a.py": [9]}}
+    {"kernel": "toy.a:k", "release": "1.0", "by": ["suite t.py"], "lines": {"toy/a.py": [9]}}
 
 A kernel on a GPU reports no lines, nor does one of CUDA C++, which is named by its file:
-`sglang/kernels/jit/csrc/elementwise/kvcache.cuh:store_kvcache_kernel`. Where a launch was refused,
-because the executor cannot follow the kernel, the line has the reason under `refused` and no lines.
+`toy/csrc/rope.cuh:rotate_kernel`. Where a launch was refused, because the executor cannot follow
+the kernel, the line has the reason under `refused` and no lines.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.errors import UnfixError
+from harness.sanitizer import plugins
 
 RECORD_VARIABLE = "UNFIX_LAUNCHES"
 LAUNCHER_VARIABLE = "UNFIX_LAUNCHED_BY"  # names the launches of a process: "zoo llama"
 REACHED_BY = "by"  # the key that only lines of this kind have
-PACKAGE = "sglang"
 _PYTEST_VARIABLE = "PYTEST_CURRENT_TEST"
 _UNNAMED = "command"
 _seen_lines: dict[tuple[str, str], set[tuple[str, int]]] = {}
@@ -76,16 +77,17 @@ def describe_launcher() -> str:
 
 def record_reach(kernel: Any, file_lines: Iterable[tuple[str, int]]) -> None:
     """Append a launch and its lines to the file, unless earlier launches had them all."""
-    _record_reach(name_kernel(kernel), file_lines)
+    _record_reach(name_kernel(kernel), _get_package(kernel), file_lines)
 
 
 def record_cuda_reach(file: str, name: str) -> None:
-    """Append a launch of a CUDA C++ kernel that stands in this file."""
-    if path := shorten_to_package(file):
-        _record_reach(f"{path}:{name}", ())
+    """Append a launch of a CUDA C++ kernel that stands in a file of a plug-in's package."""
+    for package in plugins.PACKAGES:
+        if path := shorten_to_package(file, package):
+            _record_reach(f"{path}:{name}", package, ())
 
 
-def _record_reach(name: str, file_lines: Iterable[tuple[str, int]]) -> None:
+def _record_reach(name: str, package: str, file_lines: Iterable[tuple[str, int]]) -> None:
     launcher = describe_launcher()
     is_first = (name, launcher) not in _seen_lines
     known_lines = _seen_lines.setdefault((name, launcher), set())
@@ -95,14 +97,15 @@ def _record_reach(name: str, file_lines: Iterable[tuple[str, int]]) -> None:
     known_lines |= lines
     by_file: dict[str, set[int]] = {}
     for file, line in lines:
-        if path := shorten_to_package(file):
+        if path := shorten_to_package(file, package):
             by_file.setdefault(path, set()).add(line)
-    _append_reach(KernelReach(name, _get_release(), {launcher}, by_file))
+    _append_reach(KernelReach(name, _get_version(package), {launcher}, by_file))
 
 
 def record_refusal(kernel: Any, reason: str) -> None:
     """Append that a launch was refused: nothing of the kernel has run."""
-    _append_reach(KernelReach(name_kernel(kernel), _get_release(), refusals={reason}))
+    version = _get_version(_get_package(kernel))
+    _append_reach(KernelReach(name_kernel(kernel), version, refusals={reason}))
 
 
 def name_kernel(kernel: Any) -> str:
@@ -110,8 +113,13 @@ def name_kernel(kernel: Any) -> str:
     return f"{kernel.fn.__module__}:{kernel.fn.__qualname__}"
 
 
-def _get_release() -> str:
-    return str(getattr(sys.modules.get(PACKAGE), "__version__", ""))
+def _get_package(kernel: Any) -> str:
+    package: str = kernel.fn.__module__.partition(".")[0]
+    return package
+
+
+def _get_version(package: str) -> str:
+    return str(getattr(sys.modules.get(package), "__version__", ""))
 
 
 def _append_reach(reach: KernelReach) -> None:
@@ -130,12 +138,12 @@ def render_reach(reach: KernelReach) -> str:
     return json.dumps(record)
 
 
-def shorten_to_package(file: str) -> str:
+def shorten_to_package(file: str, package: str) -> str:
     """Return a file's path from the package on, or nothing for a file of another package."""
     parts = file.split("/")
-    if PACKAGE not in parts[:-1]:
+    if package not in parts[:-1]:
         return ""
-    return "/".join(parts[len(parts) - 1 - parts[::-1].index(PACKAGE) :])
+    return "/".join(parts[len(parts) - 1 - parts[::-1].index(package) :])
 
 
 def read_reach(file: Path) -> list[KernelReach]:

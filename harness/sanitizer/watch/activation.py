@@ -55,7 +55,7 @@ def start_checks() -> Any:
     Triton's own run is restored first: the launcher saves the run that it finds, and would call
     this function again.
     """
-    from harness.patching import jit_kernels
+    from harness.sanitizer.triton import jit_kernels
     from harness.sanitizer.watch import checked_process
 
     while _replaced_launchers:
@@ -64,7 +64,7 @@ def start_checks() -> Any:
 
 
 def _replace_triton_launcher(module: Any) -> None:
-    from harness.patching import jit_kernels
+    from harness.sanitizer.triton import jit_kernels
 
     if "torch.multiprocessing.reductions" in sys.modules:  # as in a server, before its pools
         from harness.sanitizer.gpu import empty_memory, storage_registry

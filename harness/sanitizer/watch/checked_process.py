@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import os
-import sys
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from harness.patching.bootstrap import report_to_stderr
-from harness.sanitizer import gpu
+from harness.core.stderr import report_to_stderr
+from harness.sanitizer import gpu, plugins
 from harness.sanitizer.check import gpu_reports
 from harness.sanitizer.gpu import empty_memory
 from harness.sanitizer.gpu.checked_launches import CheckedLauncher
@@ -34,7 +31,6 @@ from harness.sanitizer.watch.report_poller import PeriodicTask, ReportPoller, pu
 
 _COUNT_SECONDS = 1.0  # between two writes of the launch counts
 _LIBRARY_SECONDS = 10.0  # between two lists of loaded libraries, which take milliseconds
-_MODEL_RUNNER_MODULE = "sglang.srt.model_executor.model_runner"
 
 _lock = threading.Lock()
 _process: CheckedProcess | None = None
@@ -66,10 +62,9 @@ class CheckedProcess:
             self._all_launches = AllLaunches(Path(checked_cuda, COUNTING_LIBRARY))
         self._start_time = time.monotonic()
         self._reported: set[tuple[str, str, int, str]] = set()
-        self._batch_description = ""
-        self._forward_is_wrapped = False
+        self._plugins = plugins.list_installed()
         # Servers pass kernels views of buffers that the kernels fill further: no bound is there.
-        self.launcher = CheckedLauncher(checks, self.describe_batch, whole_storages=True)
+        self.launcher = CheckedLauncher(checks, self.describe_work, whole_storages=True)
         self.launcher.start()
         atexit.register(self._finish)
         self._poller = ReportPoller(
@@ -97,7 +92,8 @@ class CheckedProcess:
         report = KernelReport.from_violation(violation, launch.kernel, seconds)
         if launch.captured:
             captured = "in a replay of a graph; the launch above is the captured one"
-            now = f"replayed in {self._batch_description}" if self._batch_description else ""
+            work = self.describe_work()
+            now = f"replayed in {work}" if work else ""
             details = (*report.details, captured, *filter(None, [now]))
             report = replace(report, details=details)
         stop = self._write_counts if self._stops_at_first_report else None
@@ -122,29 +118,6 @@ class CheckedProcess:
             report_to_stderr(f"pid {os.getpid()} lost its device: {str(error).splitlines()[0]}")
         self._poller.finish()
 
-    # The batch that a server runs
-
-    def describe_batch(self) -> str:
-        if (
-            not self._forward_is_wrapped
-            and (module := sys.modules.get(_MODEL_RUNNER_MODULE)) is not None
-        ):
-            runner = getattr(module, "ModelRunner", None)
-            if runner is not None:
-                self._forward_is_wrapped = True
-                self._wrap_forward(runner)
-        return self._batch_description
-
-    def _wrap_forward(self, model_runner: Any) -> None:
-        forward = model_runner.forward
-
-        @functools.wraps(forward)
-        def forward_and_remember(
-            runner: Any, forward_batch: Any, *args: Any, **options: Any
-        ) -> Any:
-            mode = getattr(getattr(forward_batch, "forward_mode", None), "name", "?")
-            size = getattr(forward_batch, "batch_size", "?")
-            self._batch_description = f"the last forward: {mode}, a batch of {size}"
-            return forward(runner, forward_batch, *args, **options)
-
-        model_runner.forward = forward_and_remember
+    def describe_work(self) -> str:
+        """Describe what the process works on, as its packages' plug-ins know it."""
+        return ", ".join(filter(None, (plugin.describe_work() for plugin in self._plugins)))

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.core import device
-from harness.patching.bootstrap import report_to_stderr
+from harness.core.stderr import report_to_stderr
 from harness.sanitizer.check.declarations import Check
 from harness.sanitizer.check.launch_log import KernelLaunch
 from harness.sanitizer.check.options import CHECK_NAMES, MAX_REPORTS, CheckOptions

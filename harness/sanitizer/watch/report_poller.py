@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from harness.patching.bootstrap import report_to_stderr
+from harness.core.stderr import report_to_stderr
 from harness.sanitizer.gpu.process_reports import LaunchRecord, ProcessReports
 from harness.sanitizer.gpu.report_buffer import DeviceReport
 from harness.sanitizer.watch.report_files import KernelReport, ReportWriter

@@ -1,7 +1,7 @@
 """A process on the virtual GPU: the device from its first import of torch on, and its kernels.
 
-Every Python process of `unfix exec --device virtual` begins here. Kernels run on this CPU, one at a
-time; what the process asked of the device is written to a file whenever something new is asked.
+Kernels run on this CPU, one at a time; what the process asked of the device is written to a file
+whenever something new is asked.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import contextlib
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from harness.core import device
 from harness.core.after_import import call_after_import
-from harness.patching.child_environment import STARTUP_FOLDER, ChildEnvironment
 from harness.sanitizer.device import record
 from harness.sanitizer.device.cards import CARD_VARIABLE, get_card
 from harness.sanitizer.launches import LAUNCH_CHECKS
@@ -30,19 +29,20 @@ _open_sessions = contextlib.ExitStack()
 _openers: list[Callable[[], None]] = []  # one, once Triton is imported
 
 
-def configure_environment(environment: ChildEnvironment, card: str | None, folder: Path) -> None:
-    """Put the processes of an environment on the virtual GPU; their records go below a folder."""
+def set_variables(environment: MutableMapping[str, str], card: str | None, folder: Path) -> None:
+    """Put the processes of an environment on the virtual GPU; their records go below a folder.
+
+    They begin with `install_at_startup`.
+    """
     get_card(card)  # an unknown name fails before anything starts
     environment[device.DEVICE_VARIABLE] = device.VIRTUAL
     if card is not None:
         environment[CARD_VARIABLE] = card
     environment[record.FOLDER_VARIABLE] = str(folder / _RECORDS)
-    environment.use_checkout()
-    environment.add_python_path(STARTUP_FOLDER)
 
 
 def record_below(folder: Path) -> None:
-    """Begin a new record of this process, which was forked from one that imported SGLang."""
+    """Begin a new record of this process, which was forked from one that has asked the device."""
     record.RECORD.clear()
     record.RECORD.write_to(folder / _RECORDS)
 
@@ -73,7 +73,7 @@ def _install_device(torch: ModuleType) -> None:
 
 def _install_launcher(jit: Any) -> None:
     """Start the launcher at the first launch, when Triton is wholly imported."""
-    from harness.patching import jit_kernels
+    from harness.sanitizer.triton import jit_kernels
 
     def launch_first(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         with _launch_lock:

@@ -153,7 +153,7 @@ class SglangServer:
         environment.require_release(setup.python)
         environment.set_toggles(setup.revert, setup.enable, setup.toggle_folders, self.attestations)
         if setup.is_virtual:
-            virtual_process.configure_environment(environment, None, self.folder.resolve())
+            environment.use_virtual_device(None, self.folder.resolve())
         if setup.kernel_checks:
             report_files.request_checks(environment, setup.kernel_checks, self.check_folder)
         request = CommandRequest(

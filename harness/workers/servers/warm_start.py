@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from harness.patching.child_environment import HARNESS_PATH, RELEASE_VARIABLE, ChildEnvironment
-from harness.sanitizer.watch import virtual_process
 from harness.workers.servers.json_process import JsonProcess, ProcessEnded, ReplyTimeout
 from harness.workers.servers.server import ServerFailed, ServerSetup, SglangServer
 
@@ -26,7 +25,7 @@ class ServerZygote:
         environment.use_checkout()
         environment.require_release(setup.python)
         if setup.is_virtual:
-            virtual_process.configure_environment(environment, None, log.parent.resolve())
+            environment.use_virtual_device(None, log.parent.resolve())
         environment.clear_toggles()
         command = [str(setup.python), "-m", "harness.workers.servers.zygote"]
         self.process = JsonProcess(command, environment, log)

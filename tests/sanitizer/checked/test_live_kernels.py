@@ -17,8 +17,7 @@ from triton.runtime.jit import JITFunction, KernelInterface
 from harness import checking, toggles
 from harness.core import paths
 from harness.patching import attestation, live_engine, module_variants
-from harness.patching import jit_kernels as patching
-from harness.sanitizer.triton import frontend
+from harness.sanitizer.triton import frontend, jit_kernels
 
 FOLDER = (Path(__file__).parents[2] / "toy" / "toggles",)
 
@@ -56,11 +55,11 @@ def test_a_kernel_that_is_made_later_is_listed(monkeypatch: pytest.MonkeyPatch) 
         module = ModuleType(f"made_{name}")
         vars(module).update(content)
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert list(patching.iterate_loaded_kernels())
+    assert list(jit_kernels.iterate_loaded_kernels())
     new_kernel = JITFunction(kernels.add_kernel.fn)
     for name in ("new", "late", "held"):
         sys.modules[f"made_{name}"].kernel = new_kernel  # type: ignore[attr-defined]
-        assert new_kernel in list(patching.iterate_loaded_kernels())
+        assert new_kernel in list(jit_kernels.iterate_loaded_kernels())
         sys.modules[f"made_{name}"].kernel = None  # type: ignore[attr-defined]
 
 

@@ -14,7 +14,7 @@ from sglang import kernels
 from triton.runtime.jit import JITFunction
 
 from harness import toggles
-from harness.patching.jit_kernels import unwrap_kernel
+from harness.sanitizer.triton.jit_kernels import unwrap_kernel
 
 FOLDER = (Path(__file__).parents[2] / "toy" / "toggles",)
 KERNELS = {

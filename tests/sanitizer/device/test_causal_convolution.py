@@ -6,7 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.sanitizer.device.operators.causal_conv1d import causal_conv1d_fwd, causal_conv1d_update
+from harness.sanitizer.plugins.for_sglang.operators.causal_conv1d import (
+    causal_conv1d_fwd,
+    causal_conv1d_update,
+)
 
 PAD = -1
 

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from harness.sanitizer.device import draft_tree_shapes
+from harness.sanitizer.plugins.for_sglang import draft_tree_shapes
 
 TOPK, DEPTH, TOKENS = 3, 4, 12
 FULL_MASK, DRAFTS_ALONE, PACKED = range(3)

@@ -16,6 +16,7 @@ from dry_runs import call_in_dry_run
 from harness.runs.rehearse.sampled_launches import SampledLauncher, choose_programs
 from harness.sanitizer.device import stand_ins
 from harness.sanitizer.device.memory import ALLOCATION_OBSERVERS
+from harness.sanitizer.plugins.for_sglang import operators
 
 SIDE = 1 << 17  # two such sides of bfloat16 are 34 GB
 
@@ -59,7 +60,7 @@ def test_integers_and_small_floats_are_computed() -> None:
 
 def test_an_operator_with_a_stand_in_may_still_compute_nothing() -> None:
     def activate() -> list[float]:
-        stand_ins.load_stand_ins()
+        operators.load_stand_ins()
         output = torch.ones(1, 2, device="cuda")
         experts = torch.zeros(1, dtype=torch.int32, device="cuda")
         source = torch.full((1, 4), 5.0, device="cuda")
@@ -92,7 +93,7 @@ def choose_first_of_sorted(scores: torch.Tensor) -> torch.Tensor:
 
 
 def choose_by_stand_in(scores: torch.Tensor) -> torch.Tensor:
-    stand_ins.load_stand_ins()
+    operators.load_stand_ins()
     weights = torch.empty(len(scores), 8, device="cuda")
     ids = torch.empty(len(scores), 8, dtype=torch.int32, device="cuda")
     stand_ins.call_stand_in("sgl_kernel.topk_sigmoid", (weights, ids, scores), {})

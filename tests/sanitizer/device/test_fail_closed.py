@@ -13,6 +13,7 @@ import torch
 from harness.sanitizer.device import stand_ins
 from harness.sanitizer.device.record import RECORD
 from harness.sanitizer.device.refusals import UnansweredName
+from harness.sanitizer.plugins.for_sglang import operators
 
 HERE = __file__
 
@@ -124,7 +125,7 @@ def test_a_package_has_a_version() -> None:
 
 
 def test_each_stand_in_names_its_specification() -> None:
-    entries = stand_ins.load_stand_ins()
+    entries = operators.load_stand_ins()
     assert len(entries) > 10
     assert [name for name, entry in entries.items() if not entry.source] == []
 

@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from harness.sanitizer.device.operators.experts import moe_fused_gate, topk_sigmoid, topk_softmax
+from harness.sanitizer.plugins.for_sglang.operators.experts import (
+    moe_fused_gate,
+    topk_sigmoid,
+    topk_softmax,
+)
 
 
 def test_experts_outside_of_the_best_group_are_not_chosen() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.sanitizer.device.operators.kv_cache import store_cache
+from harness.sanitizer.plugins.for_sglang.operators.kv_cache import store_cache
 
 
 @pytest.mark.parametrize("numbers", [(2,), (2, 9), (4, 9, -1), (9, -1)])

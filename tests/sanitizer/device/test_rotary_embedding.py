@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.sanitizer.device.operators.rope import (
+from harness.sanitizer.plugins.for_sglang.operators.rope import (
     apply_rope_pos_ids_cos_sin_cache,
     rotary_embedding,
 )

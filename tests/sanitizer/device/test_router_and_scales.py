@@ -6,10 +6,11 @@ import flashinfer
 import pytest
 import torch
 
-from harness.sanitizer.device.operators.experts import dsv3_router_gemm
-from harness.sanitizer.device.operators.quantization import pack_ue8m0_scales
 from harness.sanitizer.device.refusals import UnansweredName
-from harness.sanitizer.device.stand_ins import STAND_INS, call_stand_in, load_stand_ins
+from harness.sanitizer.device.stand_ins import STAND_INS, call_stand_in
+from harness.sanitizer.plugins.for_sglang.operators import load_stand_ins
+from harness.sanitizer.plugins.for_sglang.operators.experts import dsv3_router_gemm
+from harness.sanitizer.plugins.for_sglang.operators.quantization import pack_ue8m0_scales
 
 
 def draw_values(*shape: int) -> torch.Tensor:

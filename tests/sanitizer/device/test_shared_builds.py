@@ -14,11 +14,9 @@ import pytest
 
 from fixtures.cuda_kernels import fail_on_refusal
 from harness.core import paths
-from harness.patching import cached_answers
-from harness.sanitizer.cuda import jit_loader
-from harness.sanitizer.cuda.recorded_builds import FILE_VARIABLE
-from harness.sanitizer.device import sglang_hooks
 from harness.sanitizer.device.cards import CARD_VARIABLE
+from harness.sanitizer.plugins.for_sglang import cached_answers, device_hooks, jit_loader
+from harness.sanitizer.plugins.for_sglang.recorded_builds import FILE_VARIABLE
 
 
 def normalize_build(text: str, roots: tuple[tuple[str, Path], ...]) -> str:
@@ -91,7 +89,7 @@ def record_loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.delenv(CARD_VARIABLE, raising=False)
     monkeypatch.setattr(cached_answers, "_registered", [])
     jit_loader._wrap_loaded_modules(loader)
-    with sglang_hooks.load_own_modules():  # and not stand-ins
+    with device_hooks.load_own_modules():  # and not stand-ins
         yield loads
 
 

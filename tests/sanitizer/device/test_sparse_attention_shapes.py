@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from harness.sanitizer.device.sparse_attention_shapes import SHAPES
+from harness.sanitizer.plugins.for_sglang.sparse_attention_shapes import SHAPES
 
 LENGTHS = torch.tensor([1, 3, 9], dtype=torch.int32, device="cuda")
 TOPK = 4

@@ -7,7 +7,7 @@ from typing import Any
 
 from fixtures.stand_ins.recorded import describe_record
 from harness.core import paths
-from harness.sanitizer.device import stand_ins
+from harness.sanitizer.plugins.for_sglang import operators
 from harness.store.record_files import read_record_text
 
 PAGE = paths.project_folder() / "docs" / "explanation" / "virtual-device.md"
@@ -34,5 +34,5 @@ def test_every_recorded_stand_in_agrees_or_was_not_run() -> None:
 def test_each_stand_in_is_recorded_or_named_as_not_compared_yet() -> None:
     recorded = read_record()["stand_ins"]
     later = PAGE.read_text().partition(LATER)[2].partition("\n\n")[0]
-    names = stand_ins.load_stand_ins()
+    names = operators.load_stand_ins()
     assert [name for name in names if name not in recorded and f"`{name}`" not in later] == []

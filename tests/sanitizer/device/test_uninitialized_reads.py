@@ -17,6 +17,7 @@ from harness.runs.rehearse import written_memory
 from harness.runs.rehearse.sampled_launches import SampledLauncher
 from harness.sanitizer.check.violations import UninitializedMemory
 from harness.sanitizer.device import stand_ins
+from harness.sanitizer.plugins.for_sglang import operators
 
 ROWS, WIDTH = 64, 4096  # of a tensor of floats
 HUGE = 1 << 33  # elements
@@ -198,7 +199,7 @@ def gather_by_sorted_choices() -> None:
     """A stand-in sorts the places of what was made up by expert."""
     indices = torch.empty(ROWS, dtype=torch.int64, device="cuda")
     owners, sums, total = (torch.zeros(ROWS, dtype=torch.int32, device="cuda") for _ in range(3))
-    stand_ins.load_stand_ins()
+    operators.load_stand_ins()
     order = (choose_rows() % 4, 5, 1, indices, owners, total, sums)
     stand_ins.call_stand_in("sgl_kernel.moe_align_block_size", order, {})
     rows = torch.empty(1 << 13, WIDTH, device="cuda")

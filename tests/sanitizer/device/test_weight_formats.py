@@ -9,8 +9,9 @@ from torch import nn
 from fixtures.zoo.adapters import SCALING, Adapter
 from fixtures.zoo.weight_formats import FORMATS, QuantizedWeightFile
 from harness.runs.zoo.architecture import QuantizedWeights
-from harness.sanitizer.device.operators.gemms import bmm_fp8
-from harness.sanitizer.device.operators.quantization import (
+from harness.sanitizer.device.stand_ins import JitBuild
+from harness.sanitizer.plugins.for_sglang.operators.gemms import bmm_fp8
+from harness.sanitizer.plugins.for_sglang.operators.quantization import (
     awq_dequantize,
     dequantize_awq,
     int8_scaled_mm,
@@ -19,7 +20,6 @@ from harness.sanitizer.device.operators.quantization import (
     per_token_quant_fp8,
     sgl_per_token_group_quant_8bit,
 )
-from harness.sanitizer.device.stand_ins import JitBuild
 
 NAME = "mlp.down_proj.weight"
 ROWS, COLUMNS, GROUP = 64, 96, 32

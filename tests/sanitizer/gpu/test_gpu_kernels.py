@@ -10,7 +10,7 @@ import torch
 from sglang import kernels
 
 from harness import toggles
-from harness.patching.jit_kernels import unwrap_kernel
+from harness.sanitizer.triton.jit_kernels import unwrap_kernel
 
 FOLDER = (Path(__file__).parents[2] / "toy" / "toggles",)
 pytestmark = pytest.mark.needs_cuda

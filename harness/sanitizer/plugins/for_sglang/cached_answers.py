@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -45,21 +44,3 @@ def forget_dependent_answers(module: ModuleType) -> None:
         found += _registered
     for answers in found:
         answers.clear()
-
-
-@dataclass
-class CachedAnswersPatch:
-    """The answers that depend on a module, which belong to the old code after a change."""
-
-    module: ModuleType
-    new_state: Any = None
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return ("answers", self.module.__name__)
-
-    def read(self) -> Any:
-        return None
-
-    def write(self, state: Any) -> None:
-        forget_dependent_answers(self.module)

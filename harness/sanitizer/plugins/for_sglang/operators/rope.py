@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.sanitizer.device.operators.kv_cache import store_rows
 from harness.sanitizer.device.stand_ins import JitBuild, stand_in
+from harness.sanitizer.plugins.for_sglang.operators.kv_cache import store_rows
 
 _CSRC = "sglang/kernels/jit/csrc/elementwise/rope.cuh"
 

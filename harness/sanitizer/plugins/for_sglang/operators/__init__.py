@@ -5,3 +5,17 @@ specification it follows. `fixtures/stand_ins` draws their calls, on which a tes
 SGLang's own fallbacks and `bench/stand_ins.py` with the operators on a card. See
 docs/explanation/virtual-device.md.
 """
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from harness.sanitizer.device.stand_ins import STAND_INS, StandIn
+
+
+def load_stand_ins() -> dict[str, StandIn]:
+    """Import every module of this folder, which fills the registry."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return STAND_INS

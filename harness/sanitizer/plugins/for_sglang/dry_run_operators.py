@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from harness.sanitizer.device import draft_tree_shapes, sparse_attention_shapes
+from harness.sanitizer.plugins.for_sglang import draft_tree_shapes, sparse_attention_shapes
 
 SHAPES: dict[str, Callable[..., Any]] = {
     **sparse_attention_shapes.SHAPES,

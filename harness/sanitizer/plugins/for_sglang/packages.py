@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from harness.releases.standins._refusing import RefusingModule, RefusingName
+from harness.core.refusing_module import RefusingModule, RefusingName
 from harness.sanitizer.device.callers import find_caller
 from harness.sanitizer.device.record import RECORD
 from harness.sanitizer.device.refusals import UnansweredName

@@ -25,19 +25,19 @@ from harness.core import paths
 from harness.core.after_import import call_after_import, rebind_in_all_modules
 from harness.core.errors import UnfixError
 from harness.core.preparation import announce_preparation
-from harness.patching.cached_answers import (
+from harness.sanitizer.cuda import cudart
+from harness.sanitizer.cuda.host_calls import CALLS
+from harness.sanitizer.device.cards import get_card
+from harness.sanitizer.hooks import HOOKS
+from harness.sanitizer.plugins.for_sglang import device_hooks
+from harness.sanitizer.plugins.for_sglang.cached_answers import (
     KERNELS_PACKAGE,
     iterate_answer_maps,
     register_answers,
 )
-from harness.patching.cuda_modules import REACH
-from harness.patching.separate_names import choose_name_flags
-from harness.releases import cuda_toolkit
-from harness.sanitizer.cuda import cudart
-from harness.sanitizer.cuda.host_calls import CALLS, CudaModule
-from harness.sanitizer.cuda.recorded_builds import is_recording_builds, record_build
-from harness.sanitizer.device import sglang_hooks
-from harness.sanitizer.device.cards import get_card
+from harness.sanitizer.plugins.for_sglang.cuda_module import CudaModule
+from harness.sanitizer.plugins.for_sglang.recorded_builds import is_recording_builds, record_build
+from harness.sanitizer.plugins.for_sglang.separate_names import choose_name_flags
 
 CACHE_VARIABLE = "SGLANG_JIT_CACHE_DIR"  # SGLang's own
 _LOADER = "sglang.kernels.jit.utils.compile.loader"
@@ -76,16 +76,14 @@ def install_loader(beside_stand_ins: bool = False) -> None:
     """
     global _installed
     if not beside_stand_ins:
-        sglang_hooks.leave_load_jit()
+        device_hooks.leave_load_jit()
     if _installed:
         return
     cudart.install_cudart(get_card(), CALLS)
-    toolkit = cuda_toolkit.find_toolkit()
-    assert toolkit is not None  # or the library above would not have been built
-    toolkit.set_variables(os.environ)
+    HOOKS.find_toolkit().set_variables(os.environ)
     os.environ.setdefault(CACHE_VARIABLE, str(paths.cuda_builds_folder() / "jit"))
     _answer_stream_queries()
-    REACH.sees_launches = True
+    HOOKS.sees_cuda_launches = True
     _forget_answers()
     call_after_import(
         {
@@ -150,9 +148,7 @@ def _find_headers(dependencies: Any, may_install: bool) -> None:
     def find_package_or_headers(package: str) -> Path | None:
         found: Path | None = find_package_root(package)
         if found is None and package == "flashinfer":
-            found = cuda_toolkit.find_headers()
-            if found is None and may_install:
-                found = cuda_toolkit.ensure_headers(lambda message: print(message, file=sys.stderr))
+            found = HOOKS.find_headers(may_install)
         return found
 
     dependencies._find_package_root = find_package_or_headers
@@ -188,7 +184,7 @@ def _wrap_loaded_modules(loader: Any) -> None:
         *args: str, cuda_wrappers: Any = None, cpp_wrappers: Any = None, **options: Any
     ) -> Any:
         wrappers = {"cuda_wrappers": cuda_wrappers, "cpp_wrappers": cpp_wrappers}
-        if not sglang_hooks.loads_own_modules():
+        if not device_hooks.loads_own_modules():
             return load_jit(*args, **wrappers, **options)
         key = _describe_module((args, cuda_wrappers, cpp_wrappers, sorted(options.items())))
         if key in known and not is_recording_builds():

@@ -14,9 +14,10 @@ from types import ModuleType
 from typing import Any
 
 from harness.core.after_import import call_after_import, rebind_in_all_modules
-from harness.sanitizer.device import graphs, sglang_paths
+from harness.sanitizer.device import graphs
 from harness.sanitizer.device.cards import get_card
 from harness.sanitizer.device.stand_ins import JitBuild, call_stand_in
+from harness.sanitizer.plugins.for_sglang import code_paths
 
 
 class JitModule:
@@ -146,4 +147,4 @@ _HOOKS: dict[str, Callable[[ModuleType], None]] = {
 
 def install_hooks() -> None:
     call_after_import(_HOOKS)
-    call_after_import(sglang_paths.HOOKS)  # of the same modules, partly
+    call_after_import(code_paths.HOOKS)  # of the same modules, partly

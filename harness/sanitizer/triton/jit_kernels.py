@@ -1,12 +1,12 @@
-"""Launch counts and live source changes of Triton kernels; knows Triton's kernel objects.
+"""Triton's kernel objects: who launches them, what they call, how one is made from other source.
 
 A `@triton.jit` object holds its Python function, the function's source, a hash over that source
 and its callees', and a cache of compiled kernels per device, whose keys do not contain the source.
 
-Invariant: after a live change no launch uses a kernel that was compiled from the old source. All
-attributes of the object are therefore replaced by those of an object built from the patched
-function, and the hashes and compiled kernels of its callers are dropped. Example: `f` calls `g`
-and `h`; patching `h` rebuilds `h` and makes `f` compile again, and `g` keeps its kernels.
+Invariant: no launch uses a kernel that was compiled from other source than its object has now.
+Whoever changes an object replaces all its attributes by those of an object that is built from the
+new function, and drops the hashes and compiled kernels of its callers. Example: `f` calls `g` and
+`h`; changing `h` rebuilds `h` and makes `f` compile again, and `g` keeps its kernels.
 """
 
 from __future__ import annotations
@@ -351,9 +351,7 @@ def _find_kernels_leading_to(is_target: Callable[[Any], bool]) -> list[Any]:
 
 
 def drop_rewritten_function(function: FunctionType) -> None:
-    """Drop the interpreter's rewritten copy of a function that belongs to a toggle."""
-    if not function.__code__.co_filename.startswith("<unfix "):
-        return
+    """Drop the interpreter's rewritten copy of a function that is gone."""
     interpreter = sys.modules.get("triton.runtime.interpreter")
     cls = getattr(interpreter, "InterpretedFunction", None)
     if cls is not None:
