@@ -54,8 +54,8 @@ from harness.sanitizer.gpu import DEFAULT_CHECKS, LINE_CHECK, SUBGRID_CHECK, com
 from harness.sanitizer.gpu.checked_launches import CheckedLauncher
 from harness.sanitizer.gpu.process_reports import PROCESS_REPORTS
 from harness.sanitizer.gpu.program_grid import Subgrid
-from harness.sanitizer.gpu.report_assembly import OVERFLOW_MASK
 from harness.sanitizer.triton import jit_kernels
+from harness.sanitizer.violations.kinds import OVERFLOW_MASK
 from harness.workers.engine import Assignment, Engine, WorkerEnd, WorkPool
 
 _DEVICE = "cuda"
