@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -213,14 +214,15 @@ def test_preparing_both_ends_does_not_count_against_the_budget(
     assert 240.0 < review.seconds_left <= 250.0
 
 
-@pytest.mark.parametrize(("kind", "run_type"), [("zoo", ZooRun), ("rehearse", RehearsalRun)])
+@pytest.mark.parametrize(
+    ("table_type", "run_type"), [(ZooTable, ZooRun), (RehearsalTable, RehearsalRun)]
+)
 def test_without_a_stored_run_the_record_is_what_is_known(
-    tmp_path: Path, monkeypatch: Patch, kind: str, run_type: type[ZooRun | RehearsalRun]
+    tmp_path: Path, monkeypatch: Patch, table_type: Any, run_type: type[ZooRun | RehearsalRun]
 ) -> None:
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
     names = ["llama", "llama-3.1-8b-tp2-h100"]
-    table = getattr(Store(), kind)
-    known = touched_items.find_known_results(table, run_type, "base", names)
+    known = touched_items.find_known_results(table_type(Store()), run_type, "base", names)
     assert len(known) == 1
     assert all(one.kernels for one in known.values())
 
