@@ -19,6 +19,7 @@ from harness.core.files import write_atomically
 from harness.runs.audit.findings import KernelAudit, KernelVerdict
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.store.database import Store
+from harness.store.prove.table import ProveTable
 from harness.store.prove.values import ProveRun
 from reports.index import write_index
 from reports.shared.page_facts import PageFacts
@@ -39,7 +40,7 @@ def store_proofs(count: int) -> list[str]:
         for number in range(count)
     ]
     for run in runs:
-        store.prove.begin(run)
+        ProveTable(store).begin(run)
     store.close()
     return [run.id for run in runs]
 
