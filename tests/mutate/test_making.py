@@ -52,7 +52,9 @@ def f(rows, limit):
     ("before", "after", "why"),
     [
         ("rows * 4", "(rows * 4)", "the same code, written in another way"),
+        ("rows * 4", "rows * (3 + 1)", "the same bytecode"),
         ("width =", "\nwidth =", "does not compile: expected an indented block"),
+        ("rows * 4", "rows * 4; width = 1", "takes a statement away or adds one"),
     ],
 )
 def test_what_is_no_fault_is_dropped_and_says_why(before: str, after: str, why: str) -> None:
