@@ -3,7 +3,7 @@
     python -m bench.beside_emulators [FAULT …] [--record FILE]
     python -m bench.beside_emulators --read RECORD
 
-The faults are those of `bench/beside_sanitizers.py`. Each is run by SGLang's own host code on the
+The faults are of `bench/cuda_checks.py`. Each is run by SGLang's own host code on the
 virtual GPU, in a process of its own, under all checks; `none` is no fault. Of other emulators the
 record says what the package index and apt have of them: the archives that pip fetches are searched
 for the emulator's files, and nothing of them is run. Needs SGLang 0.5.23 among the managed
@@ -22,14 +22,18 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from bench import beside_sanitizers
 from bench.recording import make_parser, read_record, record_result
 
 ROOT = Path(__file__).parents[1]
 RELEASE = "0.5.23"
+FAULTS = (
+    *("none", "store_overrun", "store_overflow", "activation_overrun", "activation_overflow"),
+    *("clamp_overrun", "clamp_overflow", "store_race", "clamp_race", "activation_empty"),
+    "clamp_empty",
+)
 _COMMAND = (
     *(str(ROOT / "unfix"), "exec", "--device", "virtual", "--cuda-kernels", "--check", "all"),
-    *("--release", RELEASE, "--", "python", str(beside_sanitizers.PROGRAM), "plant"),
+    *("--release", RELEASE, "--", "python", str(ROOT / "bench" / "cuda_checks.py"), "plant"),
 )
 _REPORT = re.compile(r"unfix:   ((?:OutOfBounds|IntegerOverflow|DataRace|UninitializedMemory): .*)")
 # What pip says where the index has no archive of the kind that was asked for.
@@ -100,7 +104,7 @@ def describe_result(result: dict[str, Any]) -> list[str]:
 
 def main() -> int:
     parser = make_parser(__doc__)
-    parser.add_argument("faults", nargs="*", default=list(beside_sanitizers.FAULTS))
+    parser.add_argument("faults", nargs="*", default=list(FAULTS))
     parser.add_argument("--read", type=Path, metavar="RECORD")
     arguments = parser.parse_args()
     if arguments.read is not None:

@@ -10,8 +10,7 @@ answers rounds for some seconds while the others are suspended, in two turns: th
 a second.
 
 The tools: `none` is the server as it is; `check` checks Triton's kernels, `cuda` those that are
-built while the server runs as well, `zones` the bytes behind the tensors of compiled operators;
-`launches` follows graphs and streams, and `torch` is PyTorch's own sanitizer of streams.
+built while the server runs as well; `launches` follows graphs and streams.
 """
 
 from __future__ import annotations
@@ -23,11 +22,9 @@ import http
 import http.client
 import json
 import os
-import re
 import signal
 import sys
 import tempfile
-import threading
 import time
 import urllib.error
 from collections.abc import Sequence
@@ -36,7 +33,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench import recording, sanitizer
+from bench import recording
 from harness.cli import kernel_checks
 from harness.core import machine, processes
 from harness.core.errors import UnfixError
@@ -49,12 +46,14 @@ from harness.workers.servers.server import (
     SglangServer,
 )
 
+TRAINED = "fixtures/models/trained"
+CONTEXT, NEW, AT_ONCE = 512, 24, 16
 EAGLE = (
     *("--speculative-algorithm", "EAGLE", "--speculative-num-steps", "3"),
     *("--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "8"),
-    *("--speculative-draft-model-path", f"{sanitizer.TRAINED}/llama-eagle"),
+    *("--speculative-draft-model-path", f"{TRAINED}/llama-eagle"),
 )
-MODELS = Path(sanitizer.TRAINED).parent
+MODELS = Path(TRAINED).parent
 CASES = {
     "llama": ("trained/llama", ()),
     "gpt-oss": ("trained/gpt-oss", ()),
@@ -68,16 +67,14 @@ CHECKS = {
     "none": "",
     "check": ",".join(DEFAULT_CHECKS),
     "cuda": ",".join(DEFAULT_CHECKS),
-    "zones": "zones",
     "launches": "graphs,streams",
-    "torch": "",
 }
 TOOLS = tuple(CHECKS)
 DEFAULT_TOOLS = ("none", "cuda")
 # Only sizes are given, so that a tiny model does not take the whole card.
 SIZES = (
     *("--dtype", "bfloat16", "--mem-fraction-static", "0.7", "--max-total-tokens", "16384"),
-    *("--max-running-requests", str(sanitizer.AT_ONCE)),
+    *("--max-running-requests", str(AT_ONCE)),
 )
 # Where programs keep what they build, unless the checked toolkit says it.
 CACHES = {
@@ -91,12 +88,6 @@ CACHES = {
 }
 TURNS = 2
 TURN_SECONDS = 4.0
-TORCH_NICENESS = 10  # PyTorch's sanitizer makes a start so slow that it is not compared
-_TORCH_ERROR = re.compile(r"^torch\.cuda\._sanitizer\.CUDASanitizerErrors:.*", re.MULTILINE)
-_TORCH_MESSAGE = re.compile(r"^CSAN detected.*(?:\n(?!===|\[|Traceback).*)*", re.MULTILINE)
-_TORCH_FRAMES = re.compile(r"(?:^  .*\n){33,}", re.MULTILINE)
-_MOST_FRAME_LINES = 32  # recorded of each stack, the innermost ones; PyTorch's own among them
-_MOST_MESSAGES = 4  # recorded messages of PyTorch's sanitizer
 
 
 def make_setup(case: str, tool: str, folder: Path) -> ServerSetup:
@@ -110,8 +101,6 @@ def make_setup(case: str, tool: str, folder: Path) -> ServerSetup:
         assert home is not None, "no CUDA toolkit"
         toolkit = checked_toolchain.make_checked_toolkit(home, DEFAULT_CHECKS, folder / "toolkit")
         toolkit.request(environment)
-    elif tool == "torch":
-        environment["TORCH_CUDA_SANITIZER"] = "1"
     changed = {name: value for name, value in environment.items() if plain.get(name) != value}
     return ServerSetup(
         Path(sys.executable),
@@ -121,20 +110,15 @@ def make_setup(case: str, tool: str, folder: Path) -> ServerSetup:
     )
 
 
-def list_torch_messages(log: str) -> list[str]:
-    """List what PyTorch's sanitizer reports: both accesses, with the innermost frames of each."""
-
-    def shorten(stack: re.Match[str]) -> str:
-        return "".join(stack.group().splitlines(keepends=True)[-_MOST_FRAME_LINES:])
-
-    messages = [_TORCH_FRAMES.sub(shorten, one) for one in _TORCH_MESSAGE.findall(log)]
-    return [one.strip() for one in (*messages, *_TORCH_ERROR.findall(log))]
-
-
 def send_request(server: SglangServer, number: int, limit: float) -> bool:
-    """Send one request; a refusal, as of one that is too long, is a mistake of this bench."""
+    """Send one request near the context's end; a refusal is a mistake of this bench."""
     try:
-        sanitizer.send_question(server, number, limit, RESERVED)
+        length = CONTEXT - NEW - RESERVED - number % AT_ONCE
+        question = {
+            "input_ids": [2 + (7 * number + place) % 250 for place in range(length)],
+            "sampling_params": {"temperature": 0, "max_new_tokens": NEW, "ignore_eos": True},
+        }
+        server.send_request("/generate", question, limit)
     except urllib.error.HTTPError as error:
         if error.code == http.HTTPStatus.BAD_REQUEST:
             raise UnfixError(f"the server refuses a request: {error.read().decode()}") from error
@@ -152,10 +136,6 @@ class CaseServer:
         self.found: dict[str, Any] = {"tool": tool, "sent": 0, "answered": 0}
         self.server = SglangServer(make_setup(case, tool, folder), folder)
         self._timed: list[tuple[int, float]] = []  # answers, seconds
-        self._has_ended = threading.Event()
-        if tool == "torch":
-            os.setpriority(os.PRIO_PROCESS, self.server.handle.pid, TORCH_NICENESS)
-            threading.Thread(target=self._watch_log, daemon=True).start()
 
     def start(self, rounds: int, patience: float) -> None:
         """Wait until it is ready, and have it answer rounds that are not timed."""
@@ -185,22 +165,15 @@ class CaseServer:
         while time.monotonic() - began < TURN_SECONDS:
             answered += self._ask_rounds(1)
         self._timed.append((answered, time.monotonic() - began))
-        tokens = sum(count for count, _ in self._timed) * sanitizer.NEW
+        tokens = sum(count for count, _ in self._timed) * NEW
         self.found["tokens_per_s"] = round(tokens / sum(took for _, took in self._timed), 1)
-        self.found["turns"] = [round(n * sanitizer.NEW / took, 1) for n, took in self._timed]
+        self.found["turns"] = [round(n * NEW / took, 1) for n, took in self._timed]
         self._note_end()
         self._send_signal(signal.SIGSTOP)
 
     def stop(self) -> None:
         self._send_signal(signal.SIGCONT)
         self.server.stop()
-        self._has_ended.set()
-        if self.tool == "torch":
-            messages = list_torch_messages(self._read_log())
-            self.found |= {
-                "messages": list(dict.fromkeys(messages))[:_MOST_MESSAGES],
-                "lines": len(messages),
-            }
         self.note_checks()
 
     def note_checks(self) -> None:
@@ -211,8 +184,8 @@ class CaseServer:
     def _ask_rounds(self, rounds: int) -> int:
         """Send requests, sixteen at a time; return the number of answers."""
         first = self.found["sent"]
-        with concurrent.futures.ThreadPoolExecutor(sanitizer.AT_ONCE) as pool:
-            numbers = range(first, first + sanitizer.AT_ONCE * rounds)
+        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+            numbers = range(first, first + AT_ONCE * rounds)
             answered = sum(pool.map(lambda n: send_request(self.server, n, self.limit), numbers))
         self.found["sent"] += len(numbers)
         self.found["answered"] += answered
@@ -225,12 +198,6 @@ class CaseServer:
 
     def _read_log(self) -> str:
         return self.server.log.read_text(errors="replace") if self.server.log.exists() else ""
-
-    def _watch_log(self) -> None:
-        while not self._has_ended.wait(0.5):
-            if list_torch_messages(self._read_log()):
-                self.found["first_message_s"] = round(time.monotonic() - self.server.started_at, 1)
-                return
 
 
 def serve_side_by_side(
@@ -288,16 +255,12 @@ def describe_cases(cases: dict[str, list[dict[str, Any]]]) -> list[str]:
     for case, runs in cases.items():
         plain = next((run for run in runs if run["tool"] == "none"), {})
         for run in (one for one in runs if one["tool"] != "none"):
-            words = [describe_checked(run["tool"], run["check"])] if "check" in run else []
+            words = [describe_checked(run["check"])] if "check" in run else []
             counted = run.get("check", {}).get("all_launches", {})
             if counted.get("share") is not None:
                 words.append(f"{counted['share']:.0%} of all {counted['launches']} launches")
             if "check" in run:
                 words.append(f"{len(run['check']['reports'])} reports")
-            if "messages" in run:
-                words.append(
-                    f"{run['lines']} messages, the first after {run.get('first_message_s')} s"
-                )
             words.append(f"{run['answered']} of {run['sent']} requests answered")
             if "ready_s" in run:
                 words.append(f"ready after {run['ready_s']:.0f} s")
@@ -312,15 +275,12 @@ def describe_cases(cases: dict[str, list[dict[str, Any]]]) -> list[str]:
     return lines
 
 
-def describe_checked(tool: str, check: dict[str, Any]) -> str:
+def describe_checked(check: dict[str, Any]) -> str:
     if (counts := check["followed"]) is not None:
-        words = (
+        return (
             f"{counts['launches']} launches followed, {counts['captured']} of them into "
             f"{counts['graphs']} graphs, {counts['replays']} replays"
         )
-        if tool == "zones":
-            words += f"; {counts['with_zone']} of {counts['storages']} storages had a guard zone"
-        return words
     return (
         f"{check['checked_launches']} of {check['launches']} launches of "
         f"{check['kernels']} kernels checked ({check['share']:.1%})"

@@ -39,9 +39,10 @@ from bench.recording import make_parser, record_result
 from harness.cli import main as command_line
 from harness.core import paths
 from harness.guards.profiles import DEFAULT_PROFILE, EXAMPLES_BY_PROFILE
+from harness.runs.mutate.attempt_pool import AttemptPool, PendingAttempt
 from harness.runs.mutate.messages import FaultAttemptReport
-from harness.runs.mutate.scheduler import MutationScheduler, PendingAttempt
 from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
+from harness.workers.engine import Assignment
 from harness.workers.shared_process import ENDED_PHRASE
 from harness.workers.shared_runs import WAITED_PHRASE
 
@@ -172,9 +173,10 @@ class AttemptClock:
 
     @contextlib.contextmanager
     def measure(self) -> Any:
-        send, end = MutationScheduler._send_attempt, MutationScheduler.end
+        send, end = AttemptPool.send_item, AttemptPool.end_workers
 
-        def send_timed(scheduler: MutationScheduler, pending: PendingAttempt) -> None:
+        def send_timed(pool: AttemptPool, assignment: Assignment[PendingAttempt]) -> None:
+            pending = assignment.item
             on_report, begun = pending.on_report, time.monotonic()
 
             def report(ended: FaultAttemptReport, names: list[str]) -> None:
@@ -183,23 +185,23 @@ class AttemptClock:
                 on_report(ended, names)
 
             pending.on_report = report
-            send(scheduler, pending)
+            send(pool, assignment)
 
-        def end_with_log(scheduler: MutationScheduler) -> None:
-            end(scheduler)
-            log = scheduler.folder / "worker.log"
+        def end_with_log(pool: AttemptPool) -> None:
+            end(pool)
+            log = pool.folder / "worker.log"
             lines = log.read_text(errors="replace").splitlines() if log.exists() else []
             self.process_ends += [line for line in lines if line.startswith(ENDED_PHRASE)]
             waits = [line for line in lines if line.startswith(WAITED_PHRASE)]
             self.waits += [float(line.split()[-2]) for line in waits]
 
-        MutationScheduler._send_attempt = send_timed  # type: ignore[method-assign]
-        MutationScheduler.end = end_with_log  # type: ignore[method-assign]
+        AttemptPool.send_item = send_timed  # type: ignore[method-assign]
+        AttemptPool.end_workers = end_with_log  # type: ignore[method-assign]
         try:
             yield
         finally:
-            MutationScheduler._send_attempt = send  # type: ignore[method-assign]
-            MutationScheduler.end = end  # type: ignore[method-assign]
+            AttemptPool.send_item = send  # type: ignore[method-assign]
+            AttemptPool.end_workers = end  # type: ignore[method-assign]
 
 
 def iterate_whole_passes(

@@ -14,8 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fixtures.zoo.reference_model import TransformersModel
 from harness.runs.zoo.architecture import read_architectures
+from harness.runs.zoo.reference_model import TransformersModel
 
 
 def save_model(name: str, folder: Path) -> None:

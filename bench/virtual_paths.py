@@ -142,10 +142,10 @@ def run_architecture(device: str, name: str) -> dict[str, Any]:
         recorder.install()
     import torch
 
-    from fixtures.zoo.prompts import Prompt
-    from fixtures.zoo.reference_model import TransformersModel, measure_error
     from fixtures.zoo.served_model import ServedModel
     from harness.runs.zoo.architecture import read_architectures
+    from harness.runs.zoo.prompts import Prompt
+    from harness.runs.zoo.reference_model import TransformersModel, measure_error
     from harness.sanitizer.device.record import RECORD
 
     architecture = read_architectures([name])[0]
