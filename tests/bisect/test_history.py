@@ -140,7 +140,7 @@ class Repository(SglangCheckout):
             shutil.copytree(origin.folder, folder)
         super().__init__(folder)
         self.forms = folder / "python" / "sglang" / "forms.py"
-        self.commits = [] if origin is None else [*origin.commits]
+        self.commits: list[str] = [] if origin is None else [*origin.commits]
 
     def add_commit(self, what: str, *replaced: tuple[str, str]) -> str:
         text = self.forms.read_text()
