@@ -25,6 +25,7 @@ from harness.runs.audit.kernel_targets import is_targeted
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.runs.rehearse.deployment import read_deployments
 from harness.store.database import Store
+from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import RehearsalRun
 from harness.workers.release_target import ReleaseTarget
 from reports.audit import view
@@ -168,7 +169,7 @@ def _rehearse_once(target: ReleaseTarget, jobs: int) -> RehearsalRun:
 
     names = list(read_deployments())
     code = guard_runs.digest_lane_code(target, [])
-    known = Store().rehearse.find_newest_whole(target.name, names, code) if code else None
+    known = RehearsalTable(Store()).find_newest_whole(target.name, names, code) if code else None
     if known is not None:
         return known
     options.report_status(
@@ -200,7 +201,7 @@ def _rehearse_once(target: ReleaseTarget, jobs: int) -> RehearsalRun:
 
 
 def _find_rehearsal(release: str) -> RehearsalRun | None:
-    return Store().rehearse.find_newest_whole(release, list(read_deployments()))
+    return RehearsalTable(Store()).find_newest_whole(release, list(read_deployments()))
 
 
 def _find_newest_ranks() -> DeploymentRanks | None:

@@ -23,7 +23,9 @@ from harness.runs.zoo.architecture import read_architectures
 from harness.store.database import Store
 from harness.store.lane_runs import LaneResult, LaneRunTable
 from harness.store.pr.values import PrPart, TouchedItem
+from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import RehearsalRun
+from harness.store.zoo.table import ZooTable
 from harness.store.zoo.values import ZooRun
 from harness.workers.release_target import ReleaseTarget
 
@@ -73,7 +75,7 @@ def rehearse_deployments(review: Review) -> None:
     code = guard_runs.digest_lane_code(review.base, review.request.toggles)
     before = None
     if code:
-        before = review.store.rehearse.find_newest_whole(
+        before = RehearsalTable(review.store).find_newest_whole(
             review.base.name, names, code, has_thresholds=False
         )
     before = before or _execute_on(review, part, review.base, names)
@@ -123,7 +125,7 @@ def make_zoo_part(request: PrRequest, store: Store) -> ItemPart:
         architecture.name: {architecture.name, architecture.model_type}
         for architecture in read_architectures([])
     }
-    return ItemPart(kind, models, store.zoo, ZooRun, execute)
+    return ItemPart(kind, models, ZooTable(store), ZooRun, execute)
 
 
 def make_rehearse_part(request: PrRequest, store: Store) -> ItemPart:
@@ -161,7 +163,7 @@ def make_rehearse_part(request: PrRequest, store: Store) -> ItemPart:
         name: set(deployment.config["architectures"])
         for name, deployment in read_deployments().items()
     }
-    return ItemPart(kind, models, store.rehearse, RehearsalRun, execute)
+    return ItemPart(kind, models, RehearsalTable(store), RehearsalRun, execute)
 
 
 PARTS: dict[PrPart, Callable[[PrRequest, Store], ItemPart]] = {

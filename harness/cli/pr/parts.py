@@ -35,7 +35,10 @@ from harness.runs.pr import (
     toggle_effects,
 )
 from harness.runs.pr.toggle_effects import EndStatuses
+from harness.store.mutate.table import MutationTable
+from harness.store.pr.table import PrTable
 from harness.store.pr.values import NewFinding, PrPart
+from harness.store.prove.table import ProveTable
 from harness.store.prove.values import CellResult
 
 # Toggles
@@ -124,13 +127,13 @@ def _run_on_head(review: Review) -> list[GuardCoverage]:
 def _find_known_cells(review: Review) -> list[CellResult] | None:
     """Return the base's cells of an earlier review, if it proved every guard of this one."""
     wanted = set(review.guards)
-    for earlier in reversed(review.store.pr.list_runs()):
+    for earlier in reversed(PrTable(review.store).list_runs()):
         same = (earlier.base, earlier.settings.get("code"), earlier.settings.get("profile")) == (
             *(review.base.name, review.run.settings["code"], review.request.profile),
         )
         if not same or "prove" not in earlier.runs or earlier.id == review.run.id:
             continue
-        proof = review.store.prove.find(earlier.runs["prove"])
+        proof = ProveTable(review.store).find(earlier.runs["prove"])
         cells = [cell for cell in proof.cells if cell.release == review.base.name] if proof else []
         names = {changed_guards.get_test_name(cell.guard) for cell in cells if cell.verdict}
         if wanted <= names:
@@ -224,7 +227,7 @@ def make_faults(review: Review) -> None:
     if review.guards:
         plan = dataclasses.replace(mutate_execution.make_plan(request, head), faults=chosen)
         with end_processes_on_exit(), MutateProgress(mutation) as progress:
-            runner = MutationRunner(plan, mutation, review.store.mutate, progress)
+            runner = MutationRunner(plan, mutation, MutationTable(review.store), progress)
             runner.execute()
         run.runs["mutate"] = mutation.id
         coverages, remark = list(runner.coverage.guards.values()), ""
