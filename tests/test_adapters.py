@@ -23,32 +23,6 @@ from hypothesis.errors import DidNotReproduce
 from harness.core import preparation
 from harness.guards import hypothesis_adapter, profiles, pytest_adapter
 
-PRIVATE_PARTS = {
-    "hypothesis.control": "current_build_context currently_in_test_context",
-    "hypothesis.core": "ConjectureRunner encode_failure global_force_seed",
-    "hypothesis.database": "DirectoryBasedExampleDatabase._value_path",
-    "hypothesis.internal.conjecture.data": "ConjectureData ConjectureResult Status",
-    "hypothesis.internal.conjecture.engine": "ConjectureRunner ExitReason MAX_SHRINKING_SECONDS",
-    "hypothesis.internal.conjecture.providers": "HypothesisProvider _get_local_constants",
-    "hypothesis.internal.conjecture.shrinker": "sort_key",
-    "hypothesis.internal.constants_ast": "Constants",
-    "_pytest.config": "ConftestImportFailure",
-    "_pytest.mark.structures": "get_unpacked_marks",
-    "_pytest.skipping": "evaluate_skip_marks evaluate_xfail_marks",
-}
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [(module, name) for module, names in PRIVATE_PARTS.items() for name in names.split()],
-)
-def test_a_private_part_is_where_an_adapter_takes_it_from(module: str, name: str) -> None:
-    part: Any = importlib.import_module(module)
-    for attribute in name.split("."):
-        assert hasattr(part, attribute), f"{module} has no {name} any more: mend the adapter"
-        part = getattr(part, attribute)
-
-
 Property = Callable[[], None]
 
 

@@ -237,16 +237,6 @@ def test_current_is_the_release_though_a_checkout_has_that_name(
     assert audit_execution.open_tree("current") is installed
 
 
-def test_a_cell_without_a_release_needs_none_in_a_checkout(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / ".git").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert release_setup.find_needed_release({"model": "a"}, ["true"]) == ""
-    assert not managed_releases.is_path("")
-    assert not managed_releases.is_path("@main")
-
-
 def test_a_matrix_takes_checkouts_by_their_paths(checkout: SglangCheckout, tmp_path: Path) -> None:
     word = f"{checkout.folder}@HEAD~1"
     file = tmp_path / "matrix.yaml"

@@ -67,24 +67,7 @@ def test_without_a_gpu_nothing_is_started() -> None:
 def test_a_check_that_nobody_knows_is_a_wrong_call(gpu: str) -> None:
     done = call_unfix("--check", "bounds,leaks", "--", "true", path=gpu)
     assert done.returncode == 2
-    assert (
-        "races, uninitialized, all, cuda, graphs, streams, zones, stop, and not leaks"
-        in done.stderr
-    )
-
-
-def test_guard_zones_are_refused_on_the_virtual_gpu_with_what_would_check_there(gpu: str) -> None:
-    done = call_unfix("--device", "virtual", "--check", "graphs,zones", "--", "true", path=gpu)
-    assert done.returncode == 2
-    assert "--check zones needs a GPU" in done.stderr
-    assert "--cuda-kernels" in done.stderr
-
-
-def test_a_summary_says_how_many_storages_had_a_guard_zone(tmp_path: Path, capsys: Output) -> None:
-    ReportWriter(tmp_path).write_launches({"launches": 3, "storages": 4, "with_zone": 3})
-    print_summary(tmp_path)
-    messages = capsys.readouterr().err
-    assert "3 of 4 storages that compiled operators got had a guard zone" in messages
+    assert "races, uninitialized, all, cuda, graphs, streams, stop, and not leaks" in done.stderr
 
 
 def test_a_command_that_launches_no_kernel_says_nothing(gpu: str) -> None:

@@ -26,7 +26,7 @@ from fixture_types import Output
 from harness.cli.main import main
 from harness.core.cpp_scopes import CppSource
 from harness.core.cpp_tokens import is_cpp_path, tokenize_text
-from harness.core.errors import NotReadyError
+from harness.core.errors import NotReadyError, UnfixError
 from harness.core.source_scopes import ModuleSource
 from harness.fixes.matching.toggle_status import EditSite, ToggleStatus, find_toggle_status
 from harness.fixes.matching.toggle_status import ToggleState as State
@@ -223,8 +223,14 @@ def test_a_wheel_that_was_cut_short_is_not_ready(wheel: Path, capsys: Output) ->
         open_tree(wheel)
     assert main(["drift", "--from", str(wheel)]) == 3
     assert "download it again" in capsys.readouterr().err
-    with pytest.raises(NotReadyError):
+    with pytest.raises(UnfixError, match=r"there is no file .*some\.whl"):
         open_tree(wheel.with_name("some.whl"))
+
+
+def test_a_folder_without_modules_is_a_wrong_call(tmp_path: Path, capsys: Output) -> None:
+    (tmp_path / "sglang" / "srt").mkdir(parents=True)
+    assert main(["drift", "--from", str(tmp_path)]) == 2
+    assert "contains no module" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("at", [60, 200, 5000])

@@ -197,19 +197,13 @@ BETWEEN = SECOND_VARIANT.format(">=0.5.13,<0.6")
     ("text", "variants", "line"),
     [
         *((GOOD + SECOND_VARIANT.format(second), "1 and 2", 12) for second in OVERLAPPING),
-        (
-            replace_once(">=0.5.9,<0.5.13", "<0.5.13") + SECOND_VARIANT.format("<0.5.9"),
-            "1 and 2",
-            12,
-        ),
-        (
-            replace_once(">=0.5.9,<0.5.13", ">0.5.13") + SECOND_VARIANT.format(">0.5.9"),
-            "1 and 2",
-            12,
-        ),
+        (replace_once(">=0.5.9,<0.5.13", "<0.5.13") + SECOND_VARIANT.format("<0.5.9"), "1 and 2",
+         12),
+        (replace_once(">=0.5.9,<0.5.13", ">0.5.13") + SECOND_VARIANT.format(">0.5.9"), "1 and 2",
+         12),
         (GOOD + BETWEEN + SECOND_VARIANT.format("<0.5.10"), "1 and 3", 17),
     ],
-)
+)  # fmt: skip
 def test_overlapping_variants_are_refused(file: Path, text: str, variants: str, line: int) -> None:
     file.write_text(text)
     assert f"variants {variants} overlap" in read_refused(file).problem

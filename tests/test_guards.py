@@ -78,8 +78,7 @@ def test_with_teeth_a_guard_is_one_test_and_its_counterexample_is_shown(suites: 
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("== rows * topk * 2", ">= 0",
-         ("toy-plain is toothless: it passes buggy", "1 failed")),
+        ("== rows * topk * 2", ">= 0", ("toy-plain is toothless: it passes buggy", "1 failed")),
         ("forms.plain(rows, topk)", "rows * topk * 2",
          ("toy-plain is unreached: the toggled code never ran on the fixed and the buggy side",)),
     ],

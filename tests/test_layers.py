@@ -13,6 +13,13 @@ from harness.core import paths
 
 ROOT = paths.HARNESS_FOLDER.parent
 PACKAGES = ("harness", "fixtures", "suites", "reports")
+SANITIZER = "harness.sanitizer."
+SGLANG_PLUGIN = f"{SANITIZER}plugins.for_sglang."
+SGLANG_WORD = re.compile(r"sglang|sgl_kernel", re.IGNORECASE)
+# A module of the harness above the sanitizer, or a variable of toggles.
+FOREIGN_WORD = re.compile(
+    r"\bharness\.(?!sanitizer\b|core\b)\w+|_DEBUG_(?:REVERT|ENABLE)_PR|UNFIX_(?:REVERT|TOGGLES|ATT\w+)"
+)
 ROW = re.compile(r"^\| (`[^|]+`) \|", re.MULTILINE)
 
 
@@ -88,6 +95,59 @@ def test_a_folder_imports_only_from_rows_above_its_own() -> None:
         and table[theirs] >= table[ours]
     ]
     assert wrong == []
+
+
+def iterate_words(file: Path) -> Iterator[str]:
+    """Yield the strings of a module that are no docstrings."""
+    tree = ast.parse(file.read_text())
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(word)) if id(node) not in docstrings:
+                yield word
+
+
+def test_the_sanitizer_knows_nothing_of_the_harness_but_core() -> None:
+    """By imports, and by strings that may be imported, or name a variable of toggles."""
+    wrong = [
+        f"{name} imports {other}"
+        for name, others in make_graph().items()
+        if f"{name}.".startswith(SANITIZER)
+        for other in others
+        if not f"{other}.".startswith((SANITIZER, "harness.core."))
+    ]
+    wrong += [
+        f"{name} names {found[0]}"
+        for name, file in find_modules().items()
+        if f"{name}.".startswith(SANITIZER)
+        for word in iterate_words(file)
+        if (found := FOREIGN_WORD.search(word))
+    ]
+    assert wrong == []
+
+
+def test_only_its_plugin_makes_the_sanitizer_name_sglang() -> None:
+    wrong = [
+        f"{name} names {word!r}"
+        for name, file in find_modules().items()
+        if f"{name}.".startswith(SANITIZER) and not f"{name}.".startswith(SGLANG_PLUGIN)
+        for word in [*iterate_words(file), *list_imported_names(file)]
+        if SGLANG_WORD.search(word)
+    ]
+    assert wrong == []
+
+
+def list_imported_names(file: Path) -> list[str]:
+    statements = iterate_statements(ast.parse(file.read_text()))
+    imports = [node for node in statements if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = [alias.name for node in imports for alias in node.names]
+    return names + [node.module or "" for node in imports if isinstance(node, ast.ImportFrom)]
 
 
 def test_what_a_case_of_the_bench_imports_exists() -> None:

@@ -107,23 +107,6 @@ def other(tmp_path: Path, release: Release) -> EngineCheckout:
     return checkout
 
 
-def test_a_live_tree_is_copied_though_bytecode_vanishes(tmp_path: Path, monkeypatch: Patch) -> None:
-    source = tmp_path / "live"
-    source.mkdir()
-    for name in ("a.py", "b.pyc", "c.pyc.140234"):
-        (source / name).write_text("")
-    copy = shutil.copy2
-
-    def copy_after_it_vanished(path: str, target: str) -> None:
-        if path.endswith("b.pyc"):
-            Path(path).unlink()
-        copy(path, target)
-
-    monkeypatch.setattr(shutil, "copy2", copy_after_it_vanished)
-    copy_live_tree(source, tmp_path / "copy")
-    assert [path.name for path in (tmp_path / "copy").iterdir()] == ["a.py"]
-
-
 def read_marks(home: Path) -> list[int]:
     paths = sorted(home.glob(f".releases/*/{COMPLETION_MARKER}"))
     return [path.stat().st_mtime_ns for path in paths]
@@ -313,12 +296,3 @@ def test_two_checkouts_prove_at_the_same_time_and_neither_install_nor_mix(real_h
         assert verdict == "proven", messages
         assert "install" not in messages
     assert read_marks(real_home) == before
-
-
-def test_a_proof_under_another_checkout_s_engine_or_toggles_would_not_be_proven(
-    real_home: Path,
-) -> None:
-    """The guard of the test above notices both kinds of a mix."""
-    of_engine = start_proof(real_home, "first", toggle="first", engine="another")
-    of_toggle = start_proof(real_home, "second", toggle="another", engine="second")
-    assert [read_proof(each)[0] for each in (of_engine, of_toggle)] == ["broken", "broken"]

@@ -197,8 +197,11 @@ def test_an_unversioned_checkout_prefers_the_newest_variant() -> None:
     assert "+new(rows, topk, 1)" in finding.nearest
 
 
-def test_in_a_checkout_a_toggle_whose_modules_are_all_gone_is_absent() -> None:
+def test_an_unversioned_checkout_counts_as_newer_than_all() -> None:
+    """Where a range has no end, code that is gone is stale; a range that ended had it gone."""
     assert find_toggle_status(RANGED, Memory({"other": FIXED}, None)).state is State.ABSENT
-    moved = make_toggle(make_variant((PAIR,)), make_variant((PAIR,), target="n:f"))
-    assert find_toggle_status(moved, Memory({"other": FIXED}, None)).state is State.ABSENT
+    moved = make_toggle(
+        make_variant((PAIR,), releases="<0.5.13"), make_variant((PAIR,), "n:f", ">=0.5.13")
+    )
+    assert find_stale(moved, {"other": FIXED}, None).problem == "there is no module n"
     assert find_stale(moved, {"n": "def g():\n    pass\n"}, None).problem == "n defines no f"

@@ -23,7 +23,6 @@ from harness.sanitizer.watch.report_files import CheckSummary
 
 # Words of the call, by the names that the back ends have for them.
 _HOST_CHECKS = ("bounds", "overflow", "races", "uninitialized")
-_ZONES = LAUNCH_CHECKS[-1]
 _CUDA = "cuda"  # CUDA kernels as well, on a GPU
 _CHECK_WORDS = (*_HOST_CHECKS, "all", _CUDA, *LAUNCH_CHECKS, "stop")
 _MAX_LISTED = 12  # kernels in a list
@@ -38,8 +37,7 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="WORDS",
         help="check every access of every Triton kernel: bounds, overflow, races, uninitialized, "
         "all of these; cuda: the same of CUDA kernels that are built meanwhile; "
-        "graphs, streams: every launch of every library; zones: the bytes behind the tensors of "
-        "compiled operators, on a GPU; stop to end a process at its first "
+        "graphs, streams: every launch of every library; stop to end a process at its first "
         "report. On this machine's GPU (default there: bounds and overflow), or with "
         "--device virtual or cpu compiled for its CPU (default there: all)",
     )
@@ -116,11 +114,6 @@ def _request_host_checks(
         raise UnfixError(
             f"--check {','.join(of_launches)} needs a GPU or --device virtual: a CPU has neither "
             "streams nor graphs"
-        )
-    if _ZONES in of_launches:
-        raise UnfixError(
-            "--check zones needs a GPU: on the virtual one stand-ins take the place of compiled "
-            "operators; --cuda-kernels has SGLang's CUDA kernels run and checked there"
         )
     environment[device.DEVICE_VARIABLE] = device_name
     environment.use_checkout()

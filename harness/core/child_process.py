@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import traceback
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core import processes
-from harness.core.pipes import PipeEnd, make_pipe_pair
+from harness.core.pipes import PipeEnd, make_pipe_pair, wait_for_any
 
 FAILURE_EXIT_CODE = 1
 
@@ -44,7 +43,7 @@ class ProcessHandle:
 
     def wait_for_exit(self, seconds: float) -> bool:
         """Wait for the end, at most `seconds`; return whether the process has ended."""
-        return bool(select.select([self], [], [], max(0.0, seconds))[0])
+        return bool(wait_for_any([self], seconds))
 
     def send_signal(self, signal_number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -10,7 +10,28 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar
+
+
+class Waitable(Protocol):
+    """A source of input, or a process whose end is waited for."""
+
+    def fileno(self) -> int: ...
+
+
+SourceT = TypeVar("SourceT", bound=Waitable)
+
+
+def wait_for_any(
+    sources: Sequence[SourceT], seconds: float | None = None, unsent: Sequence[int] = ()
+) -> list[SourceT]:
+    """Return the sources that have input or have ended; wait at most so long for the first.
+
+    The wait ends as well once one of the descriptors in `unsent` takes more.
+    """
+    limit = None if seconds is None else max(0.0, seconds)
+    return select.select(sources, unsent, [], limit)[0]
 
 
 class PipeEnd:
@@ -21,6 +42,9 @@ class PipeEnd:
         self._partial_line = b""
         self._unsent = b""
         self.is_peer_closed = False  # the other end is closed in every process
+
+    def fileno(self) -> int:
+        return self.read_end
 
     @property
     def descriptors(self) -> tuple[int, int]:

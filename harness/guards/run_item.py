@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis.errors
@@ -217,12 +218,23 @@ def _classify_error(error: BaseException) -> SideOutcome:
     if isinstance(error, sides.ExampleNotDrawn):
         return SideOutcome.UNDRAWN
     if isinstance(error, sides.FAILURES):
-        return SideOutcome.FAILED
+        return SideOutcome.ERROR if _is_assertion_of_harness(error) else SideOutcome.FAILED
     if _is_lack_of_memory(error):
         return SideOutcome.OUT_OF_MEMORY
     if isinstance(error, OSError) and error.errno in _FULL_MACHINE:
         return SideOutcome.LOST
     return SideOutcome.REFUSED if _is_refusal(error) else SideOutcome.ERROR
+
+
+def _is_assertion_of_harness(error: BaseException) -> bool:
+    """Return whether an assertion of our own code failed, which says nothing of SGLang.
+
+    The reports of checked kernels are classes of our own, and evidence wherever they are raised.
+    """
+    if type(error) is not AssertionError or error.__traceback__ is None:
+        return False
+    *_, (innermost_frame, _) = traceback.walk_tb(error.__traceback__)
+    return Path(innermost_frame.f_code.co_filename).is_relative_to(paths.HARNESS_FOLDER)
 
 
 def _is_lack_of_memory(error: BaseException) -> bool:
@@ -246,7 +258,7 @@ def _is_refusal(error: BaseException) -> bool:
 def is_cuda_error(error: BaseException | None) -> bool:
     if device.has_gpu() and isinstance(error, RuntimeError) and "CUDA error" in str(error):
         return True
-    violations = sys.modules.get("harness.sanitizer.check.violations")
+    violations = sys.modules.get("harness.sanitizer.violations.exceptions")
     if violations is None:  # no suite checks kernels
         return False
     return isinstance(error, violations.CudaError | violations.DeviceLost)

@@ -16,7 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from harness.core.cpp_scopes import CppSource
 from harness.core.cpp_tokens import CPP_SUFFIXES, is_cpp_path
-from harness.core.errors import NotReadyError
+from harness.core.errors import NotReadyError, UnfixError
 from harness.core.source_scopes import ModuleSource
 
 SGLANG_PACKAGE = "sglang"
@@ -186,9 +186,14 @@ def digest_sources(tree: SourceTree) -> str:
 def open_tree(path: Path) -> SourceTree:
     """Open the sources at a path: a wheel, a checkout's root, or a folder with the package."""
     if path.suffix == ".whl":
+        if not path.exists():
+            raise UnfixError(f"there is no file {path}")
         return WheelSourceTree(path, path.stem.removeprefix(f"{SGLANG_PACKAGE}-").partition("-")[0])
     for folder in (path, path / "python", path.parent if path.name == SGLANG_PACKAGE else path):
-        if (folder / SGLANG_PACKAGE / "srt").is_dir():
+        runtime = folder / SGLANG_PACKAGE / "srt"
+        if runtime.is_dir():
+            if next(runtime.rglob("*.py"), None) is None:
+                raise UnfixError(f"{runtime} contains no module: this is no {SGLANG_PACKAGE}")
             return FolderSourceTree(folder, path.name)
     raise NotReadyError(
         f"{path} is neither a wheel or a checkout of {SGLANG_PACKAGE} nor a folder that contains it"

@@ -7,6 +7,7 @@ and `load_whole` fills the list from `items` again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 
@@ -16,6 +17,8 @@ from harness.core.errors import UnfixError
 from harness.store.sqlite_file import StoreFile, encode_json
 from harness.store.writer_process import identify_this_process, is_process_alive
 
+# An id names files, such as the page of a run, and a store may come from elsewhere.
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 ENDED_STATUSES = ("finished", "done")
 
 
@@ -109,11 +112,13 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
     def list_runs(self) -> list[ListedRunT]:
         """Return every run without its items, the oldest first; within a second, as they ended."""
         runs = []
-        for status, process, data in self.store.query(
-            "SELECT status, process, data FROM runs WHERE kind = ? ORDER BY started, rowid",
+        for run_id, status, process, data in self.store.query(
+            "SELECT id, status, process, data FROM runs WHERE kind = ? ORDER BY started, rowid",
             self.kind,
         ):
             run = self.store.decode(data, self.listed_type)
+            if run.id != run_id or not _RUN_ID.fullmatch(run.id):
+                raise UnfixError(f"{self.store.file} has a run with a wrong id: {run_id!r}")
             run.status = resolve_status(status, process)
             runs.append(run)
         return runs

@@ -70,10 +70,10 @@ class LiveToggleQuery(msgspec.Struct, tag=True):
 class TestRequest(msgspec.Struct, tag=True):
     """A request to run one task."""
 
-    number: int
-    serial: int  # this request's number; a second attempt has another
-    seconds: float  # its time limit
-    memory: int  # its memory limit in bytes
+    number: int = 0
+    serial: int = 0  # this request's number; a second attempt has another
+    seconds: float = 0.0  # its time limit
+    memory: int = 0  # its memory limit in bytes
     side: str = UNSIDED  # the side to run
     toggle_directions: list[tuple[str, str]] = []  # for a task without a side
     random_seed: int | None = None  # the seed of the random sources; None: no seeding

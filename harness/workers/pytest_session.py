@@ -12,7 +12,6 @@ import contextlib
 import gc
 import importlib
 import os
-import select
 import signal
 import sys
 import time
@@ -27,7 +26,7 @@ from hypothesis import given, settings, strategies
 
 from harness.core import device, preloading, processes
 from harness.core.errors import NotReadyError, UnfixError
-from harness.core.pipes import PipeEnd
+from harness.core.pipes import PipeEnd, wait_for_any
 from harness.fixes.patch_plan import Direction, ToggleChoice
 from harness.guards import cells, plugin, pytest_adapter, run_item, unrunnable_guards
 from harness.patching import bootstrap, import_origins, live_engine
@@ -166,12 +165,12 @@ class WorkerSession(Generic[SettingsT]):
         # Imported C code resets it, and a message to a supervisor that has ended must raise.
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         while not self.pipe.is_peer_closed:
-            supervisors = {each.pipe.read_end: each for each in self._supervisors}
-            for end in select.select([*supervisors, self.pipe.read_end], [], [])[0]:
-                if end == self.pipe.read_end:
+            supervisors = {each.pipe: each for each in self._supervisors}
+            for pipe in wait_for_any([*supervisors, self.pipe]):
+                if pipe is self.pipe:
                     self.accept_requests()
                 else:
-                    self._receive_from_supervisor(supervisors[end])
+                    self._receive_from_supervisor(supervisors[pipe])
 
     def accept_requests(self) -> None:
         """Pass each request that has arrived to a supervisor."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import time
 import traceback
@@ -31,7 +30,7 @@ import msgspec
 
 from harness.core import process_exit, processes
 from harness.core.child_process import ProcessHandle
-from harness.core.pipes import PipeEnd
+from harness.core.pipes import PipeEnd, wait_for_any
 from harness.guards.run_item import PhaseRecorder
 from harness.patching import bootstrap, live_engine
 from harness.store.prove.values import SideResult
@@ -203,10 +202,9 @@ class SharedProcess:
         assert self._pipe is not None
         ends_at = time.monotonic() + seconds
         while True:
-            ends: list[Any] = [] if self._pipe.is_peer_closed else [self._pipe.read_end]
-            left = max(0.0, ends_at - time.monotonic())
-            ready = select.select([self._process, *ends], [], [], left)[0]
-            if self._pipe.read_end in ready:
+            pipes = [] if self._pipe.is_peer_closed else [self._pipe]
+            ready = wait_for_any([self._process, *pipes], ends_at - time.monotonic())
+            if self._pipe in ready:
                 for line in self._pipe.receive_lines():
                     self._message = msgspec.json.decode(line, type=SharedProcessMessage)
             if self._message is not None or self._process in ready:

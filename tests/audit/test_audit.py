@@ -46,18 +46,6 @@ def test_what_a_condition_keeps_small_is_safe(small: ReleaseAudit, name: str) ->
     assert get_kernel(small, name).verdict is KernelVerdict.SAFE
 
 
-def test_a_mask_of_what_has_wrapped_keeps_nothing_away(small: ReleaseAudit) -> None:
-    """A negative offset is below the mask's end as well."""
-    found = get_only_finding(small, "masked_by_what_wraps")
-    assert abs(found.threshold - 2**31 // ROW) <= 2
-    assert found.confirmed == "confirmed"
-
-
-def test_a_number_that_a_loop_carries_is_followed(small: ReleaseAudit) -> None:
-    found = get_only_finding(small, "carried")
-    assert abs(found.threshold - 2**31 // ROW) <= 2
-
-
 def test_a_helper_is_judged_by_its_callers(small: ReleaseAudit) -> None:
     found = get_only_finding(small, "through_a_helper")
     assert found.text == "return row * stride"
@@ -85,31 +73,6 @@ def test_the_least_is_that_of_any_program(small: ReleaseAudit) -> None:
     assert found.trials[1].program == (1, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("insists", 2**31 // ROW + 1),  # static asserts on a string, a number and unrolled loops
-        ("behind_its_scales", 2**31 // ROW + 1),  # Triton refuses the first guess: a float
-        ("by_its_bits", 2**31 // ROW + 1),  # and bfloat16 for 8-bit numbers
-        ("in_steps", 2**31 // ROW + 1),  # a loop that is unrolled in steps
-        ("under_match", 2**31 // ROW + 1),  # a kernel inside a `match` statement
-        ("by_another_module", 2**31 // 4096 + 1),  # a constant from another module
-        ("beside_a_long_loop", 2**31 // ROW + 1),  # an endless loop is sliced away
-        ("of_its_own_kinds", 2**31 // ROW + 1),  # flags and pointers in memory keep their types
-        ("where_flagged", 2**31 // ROW + 1),  # a branch on memory
-        ("ends_at_a_count", 2**31 // ROW + 2),  # the program before the last one is run
-        ("with_assembly", None),  # inline assembly of a GPU is sliced away
-        ("turns_that_are_a_stride", None),  # a number of iterations that is also a stride
-    ],
-)
-def test_an_overflow_is_confirmed_at_the_smallest_value(
-    small: ReleaseAudit, name: str, value: int | None
-) -> None:
-    found = get_only_finding(small, name)
-    assert found.confirmed == "confirmed"
-    assert value in (None, found.value)
-
-
 def test_each_line_is_run_as_if_no_other_wrapped(small: ReleaseAudit) -> None:
     first, second = sorted(get_kernel(small, "two_lines").findings, key=lambda one: one.line)
     assert (first.threshold, second.threshold) == (2**31 // ROW + 1, 2**31 // 512 + 1)
@@ -123,10 +86,21 @@ def test_tensors_hold_different_things(small: ReleaseAudit) -> None:
     assert found.confirmed == "confirmed"
 
 
-def test_a_word_that_is_another_one_is_not_called_safe(small: ReleaseAudit) -> None:
-    found = get_kernel(small, "by_its_word")
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("by_its_word", "it is read with "),  # a word that may be another one
+        ("of_sides_that_nobody_has", "overflows with sides that no model is known to have: x.sh"),
+        ("beyond_any_memory", "512 GiB past a tensor"),  # a wrap behind what fits nowhere
+        ("of_what_it_loads", "what zebras_ptr holds"),
+    ],
+)
+def test_what_cannot_be_told_is_not_called_safe(
+    small: ReleaseAudit, name: str, reason: str
+) -> None:
+    found = get_kernel(small, name)
     assert (found.verdict, found.findings) == (KernelVerdict.UNKNOWN, ())
-    assert "it is read with " in found.reasons[0]
+    assert reason in found.reasons[0]
 
 
 def test_an_unrolled_loop_is_read_as_often_as_the_limits_have_it(
@@ -152,26 +126,6 @@ def test_sides_that_are_multiplied_are_one_row(small: ReleaseAudit) -> None:
     found = get_only_finding(small, "of_one_row")
     assert found.shape == "x.shape[1] * x.shape[2] = 73,728"
     assert found.value == 2**31 // 73728 + 2
-
-
-def test_a_shape_that_no_model_has_cannot_be_told(small: ReleaseAudit) -> None:
-    found = get_kernel(small, "of_sides_that_nobody_has")
-    assert found.verdict is KernelVerdict.UNKNOWN
-    assert found.reasons[0].startswith(
-        "overflows with sides that no model is known to have: x.shape["
-    )
-
-
-def test_a_wrap_behind_a_tensor_that_fits_nowhere_is_no_finding(small: ReleaseAudit) -> None:
-    found = get_kernel(small, "beyond_any_memory")
-    assert found.verdict is KernelVerdict.UNKNOWN
-    assert "512 GiB past a tensor" in found.reasons[0]
-
-
-def test_what_nothing_bounds_cannot_be_told(small: ReleaseAudit) -> None:
-    found = get_kernel(small, "of_what_it_loads")
-    assert found.verdict is KernelVerdict.UNKNOWN
-    assert found.reasons == ("what zebras_ptr holds",)
 
 
 def call_audit(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -200,19 +154,13 @@ def test_a_difference_is_what_is_new_alone(
 
 
 CHANGES = {
-    "its helper": (
-        "    return row * stride",
-        "    return row.to(tl.int64) * stride",
-        ["scaled", "through_a_helper"],
-    ),
+    "its helper": ("    return row * stride", "    return row.to(tl.int64) * stride",
+                   ["scaled", "through_a_helper"]),
     "its constant": ("tl.constexpr(tl.float8e4nv)", "tl.constexpr(tl.float8e5)", ["by_its_bits"]),
     "its launch": ("carried[(1,)](out, tokens, out", "carried[(1,)](out, 8, out", ["carried"]),
-    "a name in its launch": (
-        "tokens, hidden = q.shape",
-        "tokens, heads = q.shape",
-        ["by_its_side"],
-    ),
-}
+    "a name in its launch": ("tokens, hidden = q.shape", "tokens, heads = q.shape",
+                             ["by_its_side"]),
+}  # fmt: skip
 
 
 def write_release(folder: Path, kernels: str) -> Path:
@@ -255,9 +203,8 @@ def test_what_a_checkout_adds_to_the_rehearsed_release_counts(
         assert (code, name) == (1, "row_in_32_bits")
         assert added in line
     write_release(tmp_path, KERNELS)
-    for words in (["--diff", f"{tmp_path}..{release}"], ["--from", str(release)]):
-        assert main(["audit", *words, "--json", "-j", "1"]) == 0
-        assert json.loads(capsys.readouterr().out)["red_findings"] == []
+    assert main(["audit", "--from", str(release), "--json", "-j", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["red_findings"] == []
 
 
 def test_a_line_that_was_there_is_not_new_if_it_wrapped_there(

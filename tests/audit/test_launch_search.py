@@ -119,9 +119,23 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, AuditFinding
     return {finding.text: finding for finding in audit.findings if finding.is_confirmed}
 
 
-def test_something_begins_before_it_ends(findings: dict[str, AuditFinding]) -> None:
-    """The start is half of the total at most."""
-    assert findings["tl.store(x_ptr + start * stride, 1)"].threshold == 2 * 2**31 // ROW + 1
+@pytest.mark.parametrize(
+    ("line", "threshold"),
+    [
+        # A start is half of the total at most: something begins before it ends.
+        ("tl.store(x_ptr + start * stride, 1)", 2 * 2**31 // ROW + 1),
+        # A pitch of tokens is a row.
+        ("tl.store(x_ptr + tl.program_id(0) * stride_x_token, 1)", 2**31 // 4096 + 1),
+        # Programs before the one that wraps are run as well.
+        ("tl.store(x_ptr + far * stride + 1, 1)", 2**31 // ROW // 2),
+        # Each launch finds the initial value, not the sum of atomics of earlier launches.
+        ("tl.store(x_ptr + at * stride, 2)", 2**31 // ROW + 1),
+    ],
+)
+def test_the_least_load_that_wraps(
+    findings: dict[str, AuditFinding], line: str, threshold: int
+) -> None:
+    assert findings[line].threshold == threshold
 
 
 def test_so_many_parts_are_each_as_long(findings: dict[str, AuditFinding]) -> None:
@@ -139,11 +153,6 @@ def test_a_number_that_is_passed_alone_is_that_number_elsewhere(
     assert "BLOCK_N = 128 (the code that launches it)" in one.constants
 
 
-def test_a_pitch_of_tokens_is_a_row(findings: dict[str, AuditFinding]) -> None:
-    one = findings["tl.store(x_ptr + tl.program_id(0) * stride_x_token, 1)"]
-    assert one.threshold == 2**31 // 4096 + 1
-
-
 def test_constants_that_do_not_go_together_are_guessed_otherwise(
     findings: dict[str, AuditFinding],
 ) -> None:
@@ -151,13 +160,6 @@ def test_constants_that_do_not_go_together_are_guessed_otherwise(
     one = findings["tl.store(x_ptr + head * stride, 1)"]
     assert "hidden = 32 (by its name)" in one.constants
     assert one.threshold == 2**31 // ROW + 1
-
-
-def test_programs_before_the_one_that_wraps_are_run_as_well(
-    findings: dict[str, AuditFinding],
-) -> None:
-    one = findings["tl.store(x_ptr + far * stride + 1, 1)"]
-    assert one.threshold == 2**31 // ROW // 2
 
 
 def test_a_side_is_what_the_launching_function_calls_it(findings: dict[str, AuditFinding]) -> None:
@@ -172,10 +174,3 @@ def test_a_letter_for_a_side_is_what_the_limits_file_says(
 ) -> None:
     one = findings["tl.store(a_ptr + tl.program_id(0) * H * BC, 1)"]
     assert "H = 32 (the code that launches it)" in one.constants
-
-
-def test_what_an_atomic_wrote_is_gone_before_the_next_launch(
-    findings: dict[str, AuditFinding],
-) -> None:
-    """Each launch finds the initial value, not the sum of earlier launches."""
-    assert findings["tl.store(x_ptr + at * stride, 2)"].threshold == 2**31 // ROW + 1

@@ -55,32 +55,6 @@ def test_the_odds_of_a_false_alarm_by_enumeration() -> None:
     assert alarms >= paired_statistics.ALPHA / cells / 10  # not weaker than necessary, either
 
 
-def measure_alarms(count: int, alpha: float) -> float:
-    """Return the share of nights with an alarm, over 12 unchanged cells with 16 tests each."""
-    cells, alarms = 12, 0
-    chance = random.Random(20)
-    for _ in range(count):
-        alarm = False
-        for cell in range(cells):
-            churn = (0.02, 0.1, 0.3, 1.0)[cell % 4]
-            lost = gained = 0
-            for batch in range(1, 17):
-                # Only the number and direction of flips matter; whole batches are drawn as bits.
-                flips = sum(chance.random() < churn for _ in range(50)) if churn < 1 else 50
-                up = chance.getrandbits(flips).bit_count() if flips else 0
-                lost, gained = lost + up, gained + flips - up
-                verdict = find_verdict(lost, gained, 50 * batch, cells, alpha)
-                alarm |= verdict in (Verdict.REGRESSED, Verdict.IMPROVED)
-                if verdict is not Verdict.CANNOT_TELL:
-                    break
-        alarms += alarm
-    return alarms / count
-
-
-def test_one_false_alarm_in_a_hundred_nights_at_most() -> None:
-    assert measure_alarms(1500, 0.01) <= 0.01
-
-
 @pytest.mark.parametrize(
     ("losing", "gaining"), [(0.0, 0.0), (0.02, 0.02), (0.1, 0.0), (0.15, 0.05), (0.5, 0.5)]
 )

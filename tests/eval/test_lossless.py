@@ -11,7 +11,6 @@ from outputs import TOKENS, compare_one, make_output, make_tie
 
 from harness.core.errors import UnfixError
 from harness.runs.eval.token_divergence import (
-    MAX_NOISE,
     MIN_LOGPROB_NOISE,
     MIN_MARGIN_NOISE,
     BaseNoise,
@@ -25,12 +24,112 @@ from harness.store.eval.values import ComparisonVerdict as Verdict
 EPS = MIN_LOGPROB_NOISE["float32"]
 
 
-def test_the_same_is_equal() -> None:
-    comparison = compare_one(make_output(), make_output())
-    assert comparison.verdict is Verdict.EQUAL
-    assert str(comparison) == "equal: 1 equal"
-    assert (comparison.items["a"].largest, comparison.items["a"].mean) == (0.0, 0.0)
-    assert compare_one(make_output((), (), ()), make_output((), (), ())).verdict is Verdict.EQUAL
+# A row: the base, a candidate, the base's repeat if it differs from the base, the verdict, words.
+SHORT = TokenOutput(TOKENS[:2], (-0.05, -0.05), (3.0, 3.0))
+NOTHING = make_output((), (), ())
+OTHER = make_output((5, 6, 9, 8))
+FLIPPED = make_tie(2, 0.0, token=9)
+NAN = make_output(logprobs=(math.nan,) * 4)
+
+
+def likely(*logprobs: float, tokens: tuple[int, ...] = TOKENS) -> TokenOutput:
+    return make_output(tokens, logprobs)
+
+
+def bare(*tokens: int) -> TokenOutput:
+    return TokenOutput(tokens)
+
+
+def without_margins(last: float, token: int) -> TokenOutput:
+    return TokenOutput((1, token), (-0.1, last))
+
+
+SURE = TokenOutput((5, 6, 9, 8), (-0.05, -0.05, -0.7, -0.05), (3.0, 3.0, 2.0, 3.0))
+REPEAT = likely(-0.05, -0.06, -0.05, -0.05)
+WIDE_REPEAT = TokenOutput(TOKENS, (-0.05, -0.05, -0.72, -0.05), make_tie(2, 0.03).margins)
+INFINITE = make_output(margins=(3.0, math.inf, 3.0, 3.0))
+EQUAL, DRIFTS, NEAR_TIE = Verdict.EQUAL, Verdict.DRIFTS, Verdict.NEAR_TIE
+DIFFERS, CANNOT_TELL = Verdict.DIFFERS, Verdict.CANNOT_TELL
+Row = tuple[TokenOutput, TokenOutput, TokenOutput | None, Verdict, str]
+TABLE: dict[str, list[Row]] = {
+    "the same is equal": [
+        (make_output(), make_output(), None, EQUAL, "equal: 1 equal"),
+        (NOTHING, NOTHING, None, EQUAL, ""),
+    ],
+    "logprobs within the noise are equal, and beyond it drift": [
+        (make_output(), likely(-0.05, -0.05, -0.05, -0.069), REPEAT, EQUAL, ""),
+        (make_output(), likely(-0.05, -0.05, -0.05, -0.071), REPEAT, DRIFTS,
+         "at 3 by 0.021, noise 0.01"),
+        (make_output(), likely(-0.05, -0.05, -0.05, -0.069), None, DRIFTS, ""),
+    ],
+    "a small shift everywhere drifts though the noise has larger peaks": [
+        (make_output(), likely(*[-0.08] * 4), likely(-0.05, -0.09, -0.05, -0.05), DRIFTS,
+         "on average"),
+    ],
+    "another token at a tie is a near tie, whatever follows": [
+        (make_tie(2, EPS), make_tie(2, EPS, token=9), None, NEAR_TIE, ""),
+        (make_tie(0), TokenOutput((9, 1, 1, 1), (-0.7, -9, -9, -9), (0, 9, 9, 9)), None,
+         NEAR_TIE, ""),
+        (make_tie(2, -3.0), make_tie(2, -3.0, token=9), None, DIFFERS, ""),  # not the best token
+    ],
+    "another token where a side was sure differs": [
+        (make_output(), OTHER, None, DIFFERS, "at 2, where the base was sure by 3"),
+        (make_tie(2, 1.9 * EPS), FLIPPED, None, NEAR_TIE, ""),
+        (make_tie(2, 2.1 * EPS), FLIPPED, None, DIFFERS, ""),
+        (make_tie(2), SURE, None, DIFFERS, "candidate was sure by 2"),
+        (make_tie(2), TokenOutput(SURE.tokens, (-0.05, -0.05, -0.01, -0.05)), None, DIFFERS, ""),
+        (make_tie(2), TokenOutput(SURE.tokens, (-0.05, -0.05, -4.0, -0.05)), None, DIFFERS,
+         "token that was not near"),
+    ],
+    "a tie after a drift is a drift": [
+        (make_tie(2), TokenOutput(FLIPPED.tokens, (-0.05, -0.5, -0.7, -0.05), FLIPPED.margins),
+         None, DRIFTS, "at 1"),
+    ],
+    "a larger noise makes a wider tie": [
+        (make_tie(2, 0.03), FLIPPED, None, DIFFERS, ""),
+        (make_tie(2, 0.03), FLIPPED, WIDE_REPEAT, NEAR_TIE, ""),
+    ],
+    "tokens alone are equal or cannot be told": [
+        (bare(1, 2), bare(1, 2), None, EQUAL, "by its tokens alone"),
+        (bare(1, 2), bare(1, 3), None, CANNOT_TELL, "margin is not known"),
+        (without_margins(-0.1, 2), without_margins(-0.1, 3), None, DIFFERS, ""),
+        (without_margins(0.0, 2), without_margins(0.0, 3), None, DIFFERS, ""),
+        (without_margins(-0.7, 2), without_margins(-0.7, 3), None, CANNOT_TELL, ""),
+    ],
+    "where the base itself chose the same it is a tie": [
+        (bare(1, 2), bare(1, 3), bare(1, 3), NEAR_TIE, ""),
+        (bare(1, 2), bare(1), bare(1), NEAR_TIE, ""),
+        *((bare(1, 2), bare(1, 3), again, CANNOT_TELL, "") for again in (
+            bare(1, 4), bare(4, 3), bare(1, 2), bare(1), TokenOutput((1, 3), error="lost"))),
+    ],
+    "an answer that stops early differs at its end": [
+        (make_output(), SHORT, None, DIFFERS, "at 2"),
+        (make_tie(2), SHORT, None, NEAR_TIE, ""),
+        (SHORT, make_output(), None, DIFFERS, ""),
+        (SHORT, make_tie(2), None, CANNOT_TELL, ""),  # the base's margin at its end is unknown
+        (make_output(), NOTHING, None, DIFFERS, ""),
+    ],
+    "a margin may be infinite, but is a number": [
+        (INFINITE, INFINITE, None, EQUAL, ""),
+        (INFINITE, make_output((5, 9, 7, 8)), None, DIFFERS, ""),
+        (make_output(), make_output(margins=(3.0, math.nan, 3.0, 3.0)), None, DIFFERS, ""),
+        (make_tie(1), TokenOutput(make_tie(1, 0.0, token=9).tokens, (-0.05, -0.7, -0.05, math.nan),
+                                  make_tie(1).margins), None, DIFFERS, ""),
+    ],
+    "a base that does not repeat itself measures nothing": [
+        *((make_output(), one, OTHER, CANNOT_TELL, "from itself")
+          for one in (make_output(), OTHER, make_output((4, 4, 4, 4)))),
+        (make_output(), NAN, OTHER, DIFFERS, ""),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("claim", TABLE)
+def test_a_verdict_of_two_outputs(claim: str) -> None:
+    for base, candidate, again, verdict, words in TABLE[claim]:
+        comparison = compare_one(base, candidate, again)
+        assert comparison.verdict is verdict, (base, candidate)
+        assert words in str(comparison)
 
 
 @pytest.mark.parametrize("dtype", MIN_LOGPROB_NOISE)
@@ -56,127 +155,6 @@ def test_the_noise_is_what_the_base_is_from_itself_over_equal_prefixes() -> None
     assert measure_noise({"a": base}, {"a": wide}, "float32").largest == pytest.approx(0.21)
 
 
-def test_logprobs_within_the_noise_are_equal_and_beyond_it_drift() -> None:
-    again = make_output(logprobs=(-0.05, -0.06, -0.05, -0.05))
-    near = make_output(logprobs=(-0.05, -0.05, -0.05, -0.069))
-    far = make_output(logprobs=(-0.05, -0.05, -0.05, -0.071))
-    assert compare_one(make_output(), near, again).verdict is Verdict.EQUAL
-    comparison = compare_one(make_output(), far, again)
-    assert comparison.verdict is Verdict.DRIFTS
-    assert comparison.items["a"].largest == pytest.approx(0.021)
-    assert "at 3 by 0.021, noise 0.01" in str(comparison)
-    # Without that repeat it is not noise.
-    assert compare_one(make_output(), near).verdict is Verdict.DRIFTS
-
-
-def test_a_small_shift_everywhere_drifts_though_the_noise_has_larger_peaks() -> None:
-    again = make_output(logprobs=(-0.05, -0.09, -0.05, -0.05))
-    moved = make_output(logprobs=(-0.08, -0.08, -0.08, -0.08))
-    comparison = compare_one(make_output(), moved, again)
-    assert comparison.verdict is Verdict.DRIFTS
-    assert "on average" in str(comparison)
-
-
-def test_another_token_at_a_tie_is_a_near_tie_whatever_follows() -> None:
-    comparison = compare_one(make_tie(2, EPS), make_tie(2, EPS, token=9))
-    assert (comparison.verdict, comparison.items["a"].position) == (Verdict.NEAR_TIE, 2)
-    candidate = TokenOutput((9, 1, 1, 1), (-0.7, -9.0, -9.0, -9.0), (0.0, 9.0, 9.0, 9.0))
-    assert compare_one(make_tie(0), candidate).verdict is Verdict.NEAR_TIE
-    # A sampled token that was not the best is no tie.
-    assert compare_one(make_tie(2, -3.0), make_tie(2, -3.0, token=9)).verdict is Verdict.DIFFERS
-
-
-def test_another_token_where_the_base_was_sure_differs() -> None:
-    comparison = compare_one(make_output(), make_output((5, 6, 9, 8)))
-    assert comparison.verdict is Verdict.DIFFERS
-    assert "at 2, where the base was sure by 3" in str(comparison)
-    for margin, verdict in ((1.9, Verdict.NEAR_TIE), (2.1, Verdict.DIFFERS)):
-        assert compare_one(make_tie(2, margin * EPS), make_tie(2, 0.0, token=9)).verdict is verdict
-
-
-def test_a_sure_candidate_is_no_tie_although_the_base_was_near_one() -> None:
-    base = make_tie(2)
-    sure = TokenOutput((5, 6, 9, 8), (-0.05, -0.05, -0.7, -0.05), (3.0, 3.0, 2.0, 3.0))
-    assert "candidate was sure by 2" in str(compare_one(base, sure))
-    # Its logprob alone shows that, too; if not, then that it was not near the base's.
-    likely = TokenOutput(sure.tokens, (-0.05, -0.05, -0.01, -0.05))
-    assert compare_one(base, likely).verdict is Verdict.DIFFERS
-    third = TokenOutput(sure.tokens, (-0.05, -0.05, -4.0, -0.05))
-    assert "token that was not near" in str(compare_one(base, third))
-
-
-def test_a_tie_after_a_drift_is_a_drift() -> None:
-    candidate = make_tie(2, 0.0, token=9)
-    moved = TokenOutput(candidate.tokens, (-0.05, -0.5, -0.7, -0.05), candidate.margins)
-    comparison = compare_one(make_tie(2), moved)
-    assert comparison.verdict is Verdict.DRIFTS
-    assert comparison.items["a"].position == 2
-
-
-def test_a_larger_noise_makes_a_wider_tie() -> None:
-    base, candidate = make_tie(2, 0.03), make_tie(2, 0.0, token=9)
-    assert compare_one(base, candidate).verdict is Verdict.DIFFERS
-    again = TokenOutput(TOKENS, (-0.05, -0.05, -0.72, -0.05), base.margins)
-    assert compare_one(base, candidate, again).verdict is Verdict.NEAR_TIE
-
-
-def make_bare_output(*tokens: int) -> TokenOutput:
-    return TokenOutput(tokens)
-
-
-def test_tokens_alone_are_equal_or_cannot_be_told() -> None:
-    comparison = compare_one(make_bare_output(1, 2), make_bare_output(1, 2))
-    assert comparison.verdict is Verdict.EQUAL
-    assert "by its tokens alone" in str(comparison)
-    comparison = compare_one(make_bare_output(1, 2), make_bare_output(1, 3))
-    assert comparison.verdict is Verdict.CANNOT_TELL
-    assert "margin is not known" in str(comparison)
-
-
-def test_without_margins_a_likely_token_is_sure() -> None:
-    def without(last: float, token: int) -> TokenOutput:
-        return TokenOutput((1, token), (-0.1, last))
-
-    assert compare_one(without(-0.1, 2), without(-0.1, 3)).verdict is Verdict.DIFFERS
-    assert compare_one(without(0.0, 2), without(0.0, 3)).verdict is Verdict.DIFFERS
-    assert compare_one(without(-0.7, 2), without(-0.7, 3)).verdict is Verdict.CANNOT_TELL
-
-
-def test_where_the_base_itself_chose_the_same_it_is_a_tie() -> None:
-    assert (
-        compare_one(
-            make_bare_output(1, 2), make_bare_output(1, 3), again=make_bare_output(1, 3)
-        ).verdict
-        is Verdict.NEAR_TIE
-    )
-    for again in (
-        make_bare_output(1, 4),
-        make_bare_output(4, 3),
-        make_bare_output(1, 2),
-        make_bare_output(1),
-        TokenOutput((1, 3), error="lost"),
-    ):
-        assert (
-            compare_one(make_bare_output(1, 2), make_bare_output(1, 3), again=again).verdict
-            is Verdict.CANNOT_TELL
-        )
-    assert (
-        compare_one(make_bare_output(1, 2), make_bare_output(1), again=make_bare_output(1)).verdict
-        is Verdict.NEAR_TIE
-    )
-
-
-def test_an_answer_that_stops_early_differs_at_its_end() -> None:
-    short = TokenOutput(TOKENS[:2], (-0.05, -0.05), (3.0, 3.0))
-    comparison = compare_one(make_output(), short)
-    assert (comparison.verdict, comparison.items["a"].position) == (Verdict.DIFFERS, 2)
-    assert compare_one(make_tie(2), short).verdict is Verdict.NEAR_TIE
-    # The candidate continues: the base's margin at its end is unknown.
-    assert compare_one(short, make_output()).verdict is Verdict.DIFFERS
-    assert compare_one(short, make_tie(2)).verdict is Verdict.CANNOT_TELL
-    assert compare_one(make_output(), make_output((), (), ())).verdict is Verdict.DIFFERS
-
-
 @given(st.lists(st.integers(0, 2), max_size=6), st.lists(st.integers(0, 2), max_size=6))
 @settings(max_examples=60)
 def test_the_position_is_the_end_of_the_common_prefix(one: list[int], other: list[int]) -> None:
@@ -200,30 +178,6 @@ def test_a_logprob_that_is_no_number_is_a_difference(bad: float) -> None:
     comparison = compare_one(make_output(), make_output((5, 6, 9, 8)), again=broken)
     assert comparison.verdict is Verdict.DIFFERS
     assert comparison.noise == BaseNoise(EPS, EPS, 0, 0, 1, MIN_MARGIN_NOISE["float32"])
-
-
-def test_a_margin_may_be_infinite_but_is_a_number() -> None:
-    alone = make_output(margins=(3.0, math.inf, 3.0, 3.0))
-    assert compare_one(alone, alone).verdict is Verdict.EQUAL
-    assert compare_one(alone, make_output((5, 9, 7, 8))).verdict is Verdict.DIFFERS
-    assert (
-        compare_one(make_output(), make_output(margins=(3.0, math.nan, 3.0, 3.0))).verdict
-        is Verdict.DIFFERS
-    )
-    candidate = make_tie(1, 0.0, token=9)  # beyond the first difference, too
-    broken = TokenOutput(candidate.tokens, (-0.05, -0.7, -0.05, math.nan), candidate.margins)
-    assert compare_one(make_tie(1), broken).verdict is Verdict.DIFFERS
-
-
-def test_a_base_that_does_not_repeat_itself_measures_nothing() -> None:
-    again = make_output((5, 6, 9, 8))  # sure of another token
-    for candidate in (make_output(), make_output((5, 6, 9, 8)), make_output((4, 4, 4, 4))):
-        comparison = compare_one(make_output(), candidate, again)
-        assert comparison.noise.largest > MAX_NOISE
-        assert comparison.verdict is Verdict.CANNOT_TELL
-        assert "from itself" in str(comparison)
-    nan = make_output(logprobs=(math.nan,) * 4)
-    assert compare_one(make_output(), nan, again).verdict is Verdict.DIFFERS
 
 
 def test_no_items_or_an_unknown_data_type_are_refused() -> None:

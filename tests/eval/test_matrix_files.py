@@ -61,28 +61,18 @@ BAD = {
     "no name": ("configurations: []", "missing key `name`"),
     "no configurations": ("name: n\nconfigurations: []", "a matrix without configurations"),
     "unknown key": (write_matrix(ONE, rest="itmes: 3"), ":4: unknown key `itmes`"),
-    "unknown key inside": (
-        write_matrix(make_entry("a", "lik: b")),
-        r":3: configurations\[0\]: unknown key `lik`",
-    ),
-    "unknown key of a fault": (
-        write_matrix(ONE, rest="faults: [{revert: f, into: [a]}]"),
-        r"faults\[0\]: (unknown key `into`|missing key `in`)",
-    ),
-    "a word for a number": (
-        write_matrix(ONE, rest="items: many"),
-        r":4: items: Expected `int`, got `str`",
-    ),
+    "unknown key inside": (write_matrix(make_entry("a", "lik: b")),
+                           r":3: configurations\[0\]: unknown key `lik`"),
+    "unknown key of a fault": (write_matrix(ONE, rest="faults: [{revert: f, into: [a]}]"),
+                               r"faults\[0\]: (unknown key `into`|missing key `in`)"),
+    "a word for a number": (write_matrix(ONE, rest="items: many"),
+                            r":4: items: Expected `int`, got `str`"),
     "two alike": (write_matrix(ONE, ONE), "two configurations are called a"),
-    "no such base": (
-        write_matrix(make_entry("a", "like: b")),
-        "a is compared with b, which is not there",
-    ),
+    "no such base": (write_matrix(make_entry("a", "like: b")),
+                     "a is compared with b, which is not there"),
     "itself": (write_matrix(make_entry("a", "against: a")), "a is compared with itself"),
-    "each other": (
-        write_matrix(make_entry("a", "like: b"), make_entry("b", "against: a")),
-        "compared with each other in a circle: a, b",
-    ),
+    "each other": (write_matrix(make_entry("a", "like: b"), make_entry("b", "against: a")),
+                   "compared with each other in a circle: a, b"),
     "a circle of three": (
         write_matrix(
             make_entry("a", "like: b"),
@@ -100,10 +90,8 @@ BAD = {
         ),
         "compared with each other in a circle: a, b",
     ),
-    "an unknown engine": (
-        write_matrix(make_entry("a", "engine: vllm")),
-        "no engine is called vllm",
-    ),
+    "an unknown engine": (write_matrix(make_entry("a", "engine: vllm")),
+                          "no engine is called vllm"),
     "an unknown stand-in": (
         write_matrix(make_entry("a", "stand-ins: [checkd]")),
         "a: no stand-in is called checkd; there are checked, drawn-weights, tree-kernels",
@@ -121,54 +109,34 @@ BAD = {
         "b has more items than a",
     ),
     "no items": (write_matrix(ONE, rest="items: 0"), "items is a number of items, and 1 at least"),
-    "fewer than none": (
-        write_matrix(make_entry("a", "items: -1")),
-        "a: items is -1, less than none",
-    ),
+    "fewer than none": (write_matrix(make_entry("a", "items: -1")),
+                        "a: items is -1, less than none"),
     "no tasks": (write_matrix(ONE, rest="tasks: []"), "a has no tasks"),
-    "no requests": (
-        write_matrix(ONE, rest="concurrency: 0"),
-        "concurrency is a number of requests",
-    ),
+    "no requests": (write_matrix(ONE, rest="concurrency: 0"),
+                    "concurrency is a number of requests"),
     "a covering matrix": (
         "name: n\naxes: {a: [b]}\nrun: {a: {command: x}}",
         ":2: a matrix of axes, without configurations: run it by `unfix matrix run`",
     ),
-    "tolerance of all": (
-        write_matrix(ONE, rest="tolerance: 1"),
-        "tolerance is a share between 0 and 1",
-    ),
-    "no tolerance": (
-        write_matrix(ONE, rest="tolerance: 0"),
-        "tolerance is a share between 0 and 1",
-    ),
+    "tolerance of all": (write_matrix(ONE, rest="tolerance: 1"),
+                         "tolerance is a share between 0 and 1"),
+    "no tolerance": (write_matrix(ONE, rest="tolerance: 0"),
+                     "tolerance is a share between 0 and 1"),
     "no time to answer": (write_matrix(ONE, rest="within: 0"), "within is a number of seconds"),
-    "tolerance that is none": (
-        write_matrix(ONE, rest="tolerance: .nan"),
-        "tolerance: Expected `float`",
-    ),
-    "an unknown device": (
-        write_matrix(ONE, rest="device: tpu"),
-        "device is one of .*, virtual, not tpu",
-    ),
-    "an open quote": (
-        write_matrix(make_entry("a", 'serve: "--x \'y"')),
-        "a: .*No closing quotation",
-    ),
-    "an open quote for all": (
-        write_matrix(ONE, rest='serve: "--x \'y"'),
-        "serve: .*No closing quotation",
-    ),
+    "tolerance that is none": (write_matrix(ONE, rest="tolerance: .nan"),
+                               "tolerance: Expected `float`"),
+    "an unknown device": (write_matrix(ONE, rest="device: tpu"),
+                          "device is one of .*, virtual, not tpu"),
+    "an open quote": (write_matrix(make_entry("a", 'serve: "--x \'y"')),
+                      "a: .*No closing quotation"),
+    "an open quote for all": (write_matrix(ONE, rest='serve: "--x \'y"'),
+                              "serve: .*No closing quotation"),
     "a name that is a path": (write_matrix(make_entry("../a")), "'../a' is no name"),
     "no name at all": (write_matrix(make_entry('""')), "'' is no name"),
-    "a fault in nothing": (
-        write_matrix(ONE, rest="faults: [{revert: f, in: []}]"),
-        "f is planted in no",
-    ),
-    "a fault in what is not there": (
-        write_matrix(ONE, rest="faults: [{revert: f, in: [a, b]}]"),
-        "f is planted in b, which is not there",
-    ),
+    "a fault in nothing": (write_matrix(ONE, rest="faults: [{revert: f, in: []}]"),
+                           "f is planted in no"),
+    "a fault in what is not there": (write_matrix(ONE, rest="faults: [{revert: f, in: [a, b]}]"),
+                                     "f is planted in b, which is not there"),
     "a fault in transformers": (
         write_matrix(
             make_entry("a", "engine: transformers"), rest="faults: [{enable: f, in: [a]}]"
@@ -179,18 +147,12 @@ BAD = {
         write_matrix(ONE, rest="faults: [{revert: f, in: [a]}, {revert: f, in: [a], items: 3}]"),
         "f is planted in a twice",
     ),
-    "a fault both ways": (
-        write_matrix(ONE, rest="faults: [{revert: f, enable: f, in: [a]}]"),
-        "a fault is either `revert:` or `enable:`",
-    ),
-    "a fault without a toggle": (
-        write_matrix(ONE, rest="faults: [{in: [a]}]"),
-        "a fault is either",
-    ),
-    "a fault of no items": (
-        write_matrix(ONE, rest="faults: [{revert: f, in: [a], items: -3}]"),
-        "f: items is -3, less than none",
-    ),
+    "a fault both ways": (write_matrix(ONE, rest="faults: [{revert: f, enable: f, in: [a]}]"),
+                          "a fault is either `revert:` or `enable:`"),
+    "a fault without a toggle": (write_matrix(ONE, rest="faults: [{in: [a]}]"),
+                                 "a fault is either"),
+    "a fault of no items": (write_matrix(ONE, rest="faults: [{revert: f, in: [a], items: -3}]"),
+                            "f: items is -3, less than none"),
     "a fault with other tasks": (
         write_matrix(ONE, rest="faults: [{revert: f, in: [a], tasks: [gsm8k]}]"),
         "f has tasks that a does not have",
@@ -199,7 +161,7 @@ BAD = {
         write_matrix(ONE, rest="faults: [{revert: f, in: [a], expect: luck}]"),
         "f: expect is 'caught' or 'anything'",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", BAD)

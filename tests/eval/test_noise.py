@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import pytest
 from outputs import compare_one, make_output
@@ -79,53 +80,41 @@ def make_shifted_output(by: float) -> TokenOutput:
     return make_output(margins=(3.0, 3.0 + by, 3.0, 3.0))
 
 
-def test_the_distance_of_the_base_from_float32_is_the_tolerance_for_rounding() -> None:
-    """In a mixture of experts, the repeat shows nothing, and one item in hundreds has moved."""
-    least = MIN_MARGIN_NOISE["bfloat16"]
-    base = {"a": make_shifted_output(2.9 * least), "b": make_output()}
-    candidate = {"a": make_output(), "b": make_shifted_output(2.9 * least)}
-    truth = {"a": make_output(), "b": make_output()}
-    assert compare_outputs(base, base, candidate).verdict is Verdict.DRIFTS
-    assert compare_outputs(base, base, candidate, float32_reference=truth).verdict is Verdict.EQUAL
-    farther = {"a": make_output(), "b": make_shifted_output(6.1 * least)}
-    assert compare_outputs(base, base, farther, float32_reference=truth).verdict is Verdict.DRIFTS
+TRUTH = {"a": make_output(), "b": make_output()}
+LOST = dict.fromkeys("ab", make_output(margins=(3.0, 9.0, 3.0, 3.0), error="500"))
 
 
-def test_a_base_that_is_wrong_itself_excuses_nobody() -> None:
-    least = MIN_MARGIN_NOISE["bfloat16"]
-    base = {"a": make_shifted_output(40 * least), "b": make_output()}
-    candidate = {"a": make_output(), "b": make_shifted_output(8.1 * least)}
-    truth = {"a": make_output(), "b": make_output()}
-    comparison = compare_outputs(base, base, candidate, float32_reference=truth)
-    assert comparison.items["b"].verdict is Verdict.DRIFTS
-
-
-def test_where_only_a_toggle_is_between_two_float32_excuses_nothing() -> None:
-    least = MIN_MARGIN_NOISE["bfloat16"]
-    base = {"a": make_shifted_output(2.9 * least), "b": make_output()}
-    candidate = {"a": make_shifted_output(2.9 * least), "b": make_shifted_output(0.6 * least)}
-    truth = {"a": make_output(), "b": make_output()}
-    comparison = compare_outputs(
-        base, base, candidate, float32_reference=truth, same_but_toggles=True
+# Shifts of the two items, in the least margin noise: the base's, the candidate's. The base's
+# distance from float32 is the tolerance for rounding: in a mixture of experts, the repeat shows
+# nothing, and one item in hundreds has moved.
+@pytest.mark.parametrize(
+    ("base", "candidate", "dtype", "options", "verdict"),
+    [
+        ((2.9, 0), (0, 2.9), "bfloat16", {}, Verdict.DRIFTS),
+        ((2.9, 0), (0, 2.9), "bfloat16", {"float32_reference": TRUTH}, Verdict.EQUAL),
+        ((2.9, 0), (0, 6.1), "bfloat16", {"float32_reference": TRUTH}, Verdict.DRIFTS),
+        # A base that is wrong itself excuses nobody; nor does float32 a toggle; nor an error.
+        ((40, 0), (0, 8.1), "bfloat16", {"float32_reference": TRUTH}, Verdict.DRIFTS),
+        ((2.9, 0), (2.9, 0.6), "bfloat16",
+         {"float32_reference": TRUTH, "same_but_toggles": True}, Verdict.DRIFTS),
+        ((0, 0), (0, 2.9), "bfloat16", {"float32_reference": LOST}, Verdict.DRIFTS),
+        *(((0, 0), (0, times + by), dtype, {"base_is_reference": True}, verdict)
+          for dtype, times in (("bfloat16", 4.0), ("float32", 2.0))
+          for by, verdict in ((-0.1, Verdict.EQUAL), (0.1, Verdict.DRIFTS))),
+    ],
+)  # fmt: skip
+def test_float32_is_the_yardstick_of_rounding(
+    base: tuple[float, float],
+    candidate: tuple[float, float],
+    dtype: str,
+    options: dict[str, Any],
+    verdict: Verdict,
+) -> None:
+    one, other = (
+        {
+            item: make_shifted_output(by * MIN_MARGIN_NOISE[dtype])
+            for item, by in zip("ab", side, strict=True)
+        }
+        for side in (base, candidate)
     )
-    assert comparison.verdict is Verdict.DRIFTS
-
-
-@pytest.mark.parametrize(("dtype", "times"), [("bfloat16", 4.0), ("float32", 2.0)])
-def test_a_float32_reference_widens_the_tolerance(dtype: str, times: float) -> None:
-    least = MIN_MARGIN_NOISE[dtype]
-    base = {"a": make_output(), "b": make_output()}
-    for by, verdict in ((times - 0.1, Verdict.EQUAL), (times + 0.1, Verdict.DRIFTS)):
-        candidate = {"a": make_output(), "b": make_shifted_output(by * least)}
-        comparison = compare_outputs(base, {}, candidate, dtype=dtype, base_is_reference=True)
-        assert comparison.verdict is verdict
-
-
-def test_an_error_of_the_reference_says_nothing_of_rounding() -> None:
-    base = {"a": make_output(), "b": make_output()}
-    candidate = {"a": make_output(), "b": make_shifted_output(2.9 * MIN_MARGIN_NOISE["bfloat16"])}
-    broken = make_output(margins=(3.0, 9.0, 3.0, 3.0), error="500")
-    comparison = compare_outputs(
-        base, base, candidate, float32_reference={"a": broken, "b": broken}
-    )
-    assert comparison.verdict is Verdict.DRIFTS
+    assert compare_outputs(one, one, other, dtype=dtype, **options).items["b"].verdict is verdict

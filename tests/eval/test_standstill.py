@@ -49,37 +49,22 @@ def make_rank(**threads: ThreadActivity) -> dict[int, RankActivity]:
         ({"main": ThreadActivity("R", 140, 264)}, {"main": ThreadActivity("R", 140, 264)}, False),
         ({"main": ThreadActivity("D", 140, 264)}, {"main": ThreadActivity("D", 140, 264)}, False),
         # a thread of gloo that polls
-        (
-            {"main": ASLEEP, "polling": ThreadActivity("S", 9702, 278)},
-            {"main": ASLEEP, "polling": ThreadActivity("R", 9756, 279)},
-            True,
-        ),
+        ({"main": ASLEEP, "polling": ThreadActivity("S", 9702, 278)},
+         {"main": ASLEEP, "polling": ThreadActivity("R", 9756, 279)}, True),
         # a thread of gloo that has a message to send, and gets no processor
-        (
-            {"main": ASLEEP, "polling": ThreadActivity("S", 9702, 278)},
-            {"main": ASLEEP, "polling": ThreadActivity("R", 9702, 278)},
-            False,
-        ),
+        ({"main": ASLEEP, "polling": ThreadActivity("S", 9702, 278)},
+         {"main": ASLEEP, "polling": ThreadActivity("R", 9702, 278)}, False),
         # a helper that swaps Python's lock, or talks through pipes, sleeps and works
-        (
-            {"main": ASLEEP, "polling": ThreadActivity("S", 10, 3, ticks=50)},
-            {"main": ASLEEP, "polling": ThreadActivity("S", 60, 4, ticks=60)},
-            False,
-        ),
-        (
-            {"main": ASLEEP, "polling": ThreadActivity("S", 10, 3, ticks=50)},
-            {"main": ASLEEP, "polling": ThreadActivity("S", 60, 4, ticks=51)},
-            True,
-        ),
+        ({"main": ASLEEP, "polling": ThreadActivity("S", 10, 3, ticks=50)},
+         {"main": ASLEEP, "polling": ThreadActivity("S", 60, 4, ticks=60)}, False),
+        ({"main": ASLEEP, "polling": ThreadActivity("S", 10, 3, ticks=50)},
+         {"main": ASLEEP, "polling": ThreadActivity("S", 60, 4, ticks=51)}, True),
         # a compiler that the rank has started, or that reads its disk
         ({"main": ASLEEP}, {"main": ASLEEP, "compiling": ThreadActivity("R", 3, 9)}, False),
-        (
-            {"main": ASLEEP, "compiling": ThreadActivity("D", 3, 9)},
-            {"main": ASLEEP, "compiling": ThreadActivity("D", 3, 9)},
-            False,
-        ),
+        ({"main": ASLEEP, "compiling": ThreadActivity("D", 3, 9)},
+         {"main": ASLEEP, "compiling": ThreadActivity("D", 3, 9)}, False),
     ],
-)
+)  # fmt: skip
 def test_a_rank_stands_still_if_neither_it_nor_its_helpers_want_to_work(
     before: dict[str, ThreadActivity], after: dict[str, ThreadActivity], stands: bool
 ) -> None:
@@ -144,21 +129,6 @@ def test_an_error_of_the_watch_ends_the_server_and_is_raised(monkeypatch: Patch)
     with pytest.raises(OSError, match="no log"), standing.watch() as watch:
         standing.stopped.wait(PATIENCE_SECONDS)
     assert (standing.calls, watch.hang) == (["describe", "stop"], "")
-
-
-def test_a_server_that_answered_meanwhile_is_left_alone(monkeypatch: Patch) -> None:
-    standing = StandingServer(monkeypatch)
-    watch = standing.watch()
-    reads = iter([lambda: None, watch._is_over.set])  # the last answer comes during a sample
-
-    def read_rank_activities(_: int) -> dict[int, RankActivity]:
-        next(reads)()
-        return make_rank(main=ASLEEP)
-
-    monkeypatch.setattr(rank_standstill, "read_rank_activities", read_rank_activities)
-    with watch:
-        watch._thread.join(PATIENCE_SECONDS)
-    assert (standing.calls, watch.hang) == ([], "")
 
 
 def test_a_start_that_was_quick_gives_no_short_limit(monkeypatch: Patch) -> None:

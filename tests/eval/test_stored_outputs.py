@@ -30,9 +30,9 @@ def make_served(name: str, right: list[bool], text: str = "x") -> ServedConfigur
 
 
 def write_json(evaluation: Evaluation, file: Path) -> Path:
-    from harness.cli.run_kinds import EVAL
+    from harness.cli.commands import KINDS
 
-    text = json.dumps(EVAL.to_json(evaluation))
+    text = json.dumps(KINDS["eval"].to_json(evaluation))
     write_record(file, text)
     return file
 

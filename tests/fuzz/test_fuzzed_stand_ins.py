@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import io
-
 from nights import Nights, by_test
-from rich.console import Console
 
 from harness.store.database import Store
-from harness.store.fuzz.values import FuzzRun, FuzzTestResult
-from reports.fuzz import terminal
 
 SUITE = """
 from harness.sanitizer.device.record import RECORD
@@ -36,14 +31,3 @@ def test_each_test_has_the_calls_of_all_its_slices(nights: Nights) -> None:
     (stored,) = Store(nights.root / ".unfix" / "runs.sqlite").fuzz.list_runs()
     assert stored.device == "cpu"
     assert [one.stand_ins for one in stored.tests] == [one["stand_ins"] for one in night["tests"]]
-
-
-def test_the_report_lists_them_on_the_virtual_gpu_alone() -> None:
-    for device in ("virtual", "cuda", "cpu"):
-        tests = [FuzzTestResult("t::test_a", "1", stand_ins={"sgl_kernel.b": 2, "jit:a.run": 2})]
-        tests.append(FuzzTestResult("t::test_b", "1", stand_ins={"sgl_kernel.b": 1}))
-        run = FuzzRun("fuzz-1", "", tests=tests, device=device)
-        shown = io.StringIO()
-        terminal.print_run(run, Console(file=shown, width=160))
-        words = "2 operators of CUDA binaries had stand-ins, 5 calls: jit:a.run 2, sgl_kernel.b 3"
-        assert (words in shown.getvalue()) is (device == "virtual")

@@ -111,16 +111,12 @@ def test_an_example_that_no_longer_decodes_is_an_error_with_words(
 @pytest.mark.parametrize(
     ("suite", "regression", "code", "message"),
     [
-        (
-            SUITE.replace("test_small", "test_other"),
-            None,
-            4,
-            "test_small is gone: test_toy.py has test_other, test_draws",
-        ),
+        (SUITE.replace("test_small", "test_other"), None, 4,
+         "test_small is gone: test_toy.py has test_other, test_draws"),
         (SUITE, "{}", 4, "is no failure that `unfix fuzz` wrote"),
         ("def test_small():\n    pass\n", None, 1, "draws no examples any longer"),
     ],
-)
+)  # fmt: skip
 def test_a_regression_that_cannot_be_run_is_an_error(
     place: Nights, suite: str, regression: str | None, code: int, message: str
 ) -> None:

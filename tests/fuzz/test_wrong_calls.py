@@ -15,7 +15,6 @@ from harness.cli.main import main
 from harness.core.errors import NotReadyError, UnfixError
 from harness.releases import installer
 from harness.runs.fuzz import example_corpus, failure_files
-from harness.runs.fuzz.example_corpus import ExampleCorpus
 from harness.store.fuzz.values import FoundFailure
 
 PASSING = """
@@ -132,17 +131,6 @@ def test_a_disk_that_is_full_is_told_before_anything_runs(
     monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(NotReadyError, match="No space left on device; make room there"):
         example_corpus.prepare_corpus(tmp_path)
-
-
-def test_a_disk_that_fills_up_meanwhile_is_an_error_and_not_a_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    corpus = ExampleCorpus(tmp_path, lambda: False)
-    corpus.save(b"test", b"first")
-    monkeypatch.setattr(os, "replace", full_disk)
-    with pytest.raises(NotReadyError, match="No space left on device"):
-        corpus.save(b"test", b"second")
-    assert list(corpus.fetch(b"test")) == [b"first"]
 
 
 def test_a_night_on_a_disk_that_fills_up_ends_with_words(nights: Nights) -> None:

@@ -10,7 +10,6 @@ from fixture_types import Patch
 from test_constraints import breaks_rule, draw_space, list_rows
 from writing import TREE, WHOLE_PAGES, get_refusal, make_plan, make_text
 
-from harness.core.errors import UnfixError
 from harness.runs.matrix.covering import covering_array, row_shrinker
 from harness.runs.matrix.covering.covering_array import CoverageGroups
 from harness.runs.matrix.covering.row_space import RowSpace, ValueRow
@@ -107,12 +106,6 @@ def test_required_values_have_a_row_of_their_own(seed: int) -> None:
     assert collect_tuples(found.rows, group_pairs(space)) == collect_tuples(
         rows, group_pairs(space)
     )
-
-
-def test_more_than_can_be_planned_is_refused() -> None:
-    space = RowSpace([10] * 12)
-    with pytest.raises(UnfixError, match="is the limit: lower a strength"):
-        covering_array.build_covering_rows(space, [(list(space.axes), 12)], [], 0)
 
 
 def test_a_group_is_covered_as_it_asks(tmp_path: Path) -> None:

@@ -72,30 +72,20 @@ def test_a_red_or_a_stopped_shard_makes_the_whole_run_red() -> None:
 @pytest.mark.parametrize(
     ("runs", "words"),
     [
-        (
-            [make_shard(1), make_shard(3)],
-            r"a shard is absent: 2/3; run `unfix matrix run file.yaml --shard",
-        ),
+        ([make_shard(1), make_shard(3)],
+         r"a shard is absent: 2/3; run `unfix matrix run file.yaml --shard"),
         ([make_shard(2)], r"shards are absent: 1/3, 3/3"),
-        (
-            [make_shard(1), make_shard(2), make_shard(3), make_shard(2, id="again")],
-            r"there twice: 2/3 in 1.sqlite and in 3.sqlite",
-        ),
-        (
-            [make_shard(1), make_shard(2, plan="digest-2"), make_shard(3)],
-            r"different plans: 0.sqlite, 2.sqlite: plan digest-1 in 3; 1.sqlite: plan digest-2",
-        ),
-        (
-            [make_shard(1), make_shard(2, of=2)],
-            r"different plans: .*digest-1 in 3; .*digest-1 in 2",
-        ),
-        (
-            [make_shard(1), make_shard(2, cells=make_shard(1).cells), make_shard(3)],
-            "cell cell-0 is in shard 2/3 and",
-        ),
+        ([make_shard(1), make_shard(2), make_shard(3), make_shard(2, id="again")],
+         r"there twice: 2/3 in 1.sqlite and in 3.sqlite"),
+        ([make_shard(1), make_shard(2, plan="digest-2"), make_shard(3)],
+         r"different plans: 0.sqlite, 2.sqlite: plan digest-1 in 3; 1.sqlite: plan digest-2"),
+        ([make_shard(1), make_shard(2, of=2)],
+         r"different plans: .*digest-1 in 3; .*digest-1 in 2"),
+        ([make_shard(1), make_shard(2, cells=make_shard(1).cells), make_shard(3)],
+         "cell cell-0 is in shard 2/3 and"),
         ([make_shard(1), make_shard(2, cells=[]), make_shard(3)], "hold 5 of the plan's 7 cells"),
     ],
-)
+)  # fmt: skip
 def test_missing_duplicate_or_foreign_shards_are_refused(runs: list[MatrixRun], words: str) -> None:
     with pytest.raises(UnfixError, match=words):
         shards.merge_shards(make_parts(*runs))

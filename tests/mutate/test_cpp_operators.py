@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from memory import Memory
+from operator_cases import read_cases
+from released import NEWEST, load_sources
 from small import CPP_MODULE, format_code, list_cpp_lines, make_cpp_faults
 
 from harness.core.cpp_scopes import CppSource
@@ -12,7 +14,6 @@ from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.patch_plan import Direction, ToggleChoice, make_plan
 from harness.fixes.registry.schema import CodeTarget
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
-from harness.releases import managed_releases
 from harness.runs.mutate import fault_selection, line_coverage, operators
 from harness.runs.mutate.cpp_code import CppModuleCode
 from harness.runs.mutate.fault_generation import generate_faults
@@ -21,154 +22,7 @@ from harness.runs.mutate.target_selection import select_targets
 
 NONE = ToggleCatalogue([])
 
-# An operator, the body of a kernel, and the lines that its faults write.
-CASES = [
-    (
-        "narrow-int64",
-        """
-        const int64_t row = static_cast<int64_t>(token) * stride;
-        auto* wide = reinterpret_cast<int64_t*>(out);
-        std::size_t n = sizeof(int64_t);
-        """,
-        [
-            "const int32_t row = static_cast<int64_t>(token) * stride;",
-            "const int64_t row = static_cast<int32_t>(token) * stride;",
-            "uint32_t n = sizeof(int64_t);",
-        ],
-    ),
-    (
-        "off-by-one",
-        """
-        for (int i = 0; i < n; ++i) out[row * stride + i] = vector<float>(i);
-        """,
-        [
-            "for (int i = 0; i <= n; ++i) out[row * stride + i] = vector<float>(i);",
-            "for (int i = 0; i < n; ++i) out[row * (stride + 1) + i] = vector<float>(i);",
-        ],
-    ),
-    (
-        "drop-clamp",
-        """
-        a = std::min(rows, limit - 1);
-        b = value < 0 ? 0 : value;
-        c = max(1, count);
-        """,
-        ["a = rows;", "a = (limit - 1);", "b = value;", "c = count;"],
-    ),
-    (
-        "skip-translation",
-        """
-        const auto slot = static_cast<const int*>(params.page_table)[row + 1];
-        page_table[row] = slot;
-        auto* place = &page_table[row];
-        int indices[4];
-        if (n) return page_table[n];
-        else page_ids[n].run();
-        """,
-        ["const auto slot = (row + 1);", "if (n) return n;", "else n.run();"],
-    ),
-    (
-        "drop-addend",
-        """
-        out[base + threadIdx.x] = in[prefix_len + i];
-        pos += seq_len;
-        first = start + count;
-        """,
-        [
-            "out[threadIdx.x] = in[prefix_len + i];",
-            "out[base + threadIdx.x] = in[i];",
-            "out[base + threadIdx.x] = in[prefix_len];",
-            ";",
-            "first = count;",
-            "first = start;",
-        ],
-    ),
-    (
-        "neighbours-row",
-        """
-        const int row = blockIdx.x;
-        const int lane = blockIdx.x * blockDim.x + threadIdx.x;
-        out[token_id] = 1;
-        """,
-        ["const int row = (blockIdx.x + 1);", "out[(token_id + 1)] = 1;"],
-    ),
-    (
-        "lose-last-iteration",
-        """
-        for (int i = tid; i < n + 1; i += stride) {
-          out[i] = 0;
-        }
-        """,
-        ["for (int i = tid; i < (n + 1) - stride; i += stride) {"],
-    ),
-    (
-        "widen-mask",
-        """
-        if (i >= n) return;
-        if (i < m && ready) out[i] = 1;
-        if (j < m) out[j] = 1;
-        """,
-        [";", "if (ready) out[i] = 1;", "if (i < m) out[i] = 1;", "if (true) out[j] = 1;"],
-    ),
-    (
-        "wrong-branch",
-        """
-        if constexpr (kWide) out[0] = 1;
-        if (kind == 2) out[1] = 1;
-        if (i < n) out[2] = 1;
-        """,
-        ["if constexpr (!(kWide)) out[0] = 1;", "if (kind != 2) out[1] = 1;"],
-    ),
-    (
-        "round-down",
-        """
-        a = host::div_ceil(rows, kBlock);
-        b = (rows + kBlock - 1) / kBlock;
-        """,
-        ["a = (rows / kBlock);", "b = rows / kBlock;"],
-    ),
-    (
-        "shrink-buffer",
-        """
-        __shared__ float sums[kWarps];
-        float mine[kWarps];
-        """,
-        ["__shared__ float sums[kWarps - 1];"],
-    ),
-    (
-        "drop-size-factor",
-        """
-        __shared__ float sums[kWarps * 4];
-        const auto smem_bytes = rows * sizeof(float);
-        """,
-        [
-            "__shared__ float sums[4];",
-            "__shared__ float sums[kWarps];",
-            "const auto smem_bytes = sizeof(float);",
-            "const auto smem_bytes = rows;",
-        ],
-    ),
-    (
-        "keep-stale",
-        """
-        counts[i] = 0;
-        count = 0;
-        cudaMemsetAsync(out, 0, n, stream);
-        """,
-        [";", ";"],
-    ),
-    (
-        "drop-barrier",
-        """
-        __syncthreads();
-        cluster.sync();
-        cp_async_wait_group<0>();
-        asm volatile("cp.async.wait_all;" ::);
-        auto sync = make_sync();
-        """,
-        [";", ";", ";", ";"],
-    ),
-]
+CASES = read_cases("cpp_operator_cases.yaml")
 
 
 def in_kernel(body: str) -> str:
@@ -294,9 +148,8 @@ def test_a_kept_fault_is_a_toggle_that_works_both_ways(body: str, fixed: str, bu
     assert module.text == fault.apply_to(code)
 
 
-@pytest.mark.parametrize("release", ["0.5.18", "0.5.23"])
-def test_real_sources_have_faults_of_every_kind(release: str) -> None:
-    sources = managed_releases.get_release(release).open_sources()
+def test_real_sources_have_faults_of_every_kind() -> None:
+    sources = load_sources(NEWEST)
     paths = [path for path in sources.cpp_sources() if path.endswith((".cuh", ".cu"))]
     targets = [CodeTarget(path, "") for path in paths[::6]]
     generated = generate_faults(targets, sources)

@@ -31,23 +31,17 @@ def make_commands(**settings: Any) -> tuple[str, str]:
     [
         ({}, "0.5.99", "0.5.99"),
         ({"release": "current"}, "current", "current"),
-        (
-            {"release": "0.5.23", "operators": "round-down,off-by-one"},
-            "0.5.23 --operators round-down,off-by-one",
-            "0.5.23 --operators round-down,off-by-one",
-        ),
+        ({"release": "0.5.23", "operators": "round-down,off-by-one"},
+         "0.5.23 --operators round-down,off-by-one", "0.5.23 --operators round-down,off-by-one"),
         (
             {"suite": ["kv_indices", "my suites/test_a.py"], "profile": "smoke", "examples": 1},
             "0.5.99 --suite kv_indices --suite 'my suites/test_a.py' --profile smoke --examples 1",
             "0.5.99",
         ),
-        (
-            {"toggles": ["/further"], "diff": "a..b", "limit": 40, "seed": 1, "fault": []},
-            "0.5.99 --toggles /further",
-            "0.5.99 --toggles /further",
-        ),
+        ({"toggles": ["/further"], "diff": "a..b", "limit": 40, "seed": 1, "fault": []},
+         "0.5.99 --toggles /further", "0.5.99 --toggles /further"),
     ],
-)
+)  # fmt: skip
 def test_a_fault_is_asked_for_again_as_it_was(
     settings: dict[str, Any], again: str, keep: str
 ) -> None:

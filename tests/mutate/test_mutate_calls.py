@@ -38,42 +38,26 @@ def refusal(
     return read_refusal
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--memory", "nan"],
-        ["--memory", "inf"],
-        ["--memory", "-1"],
-        ["--memory", "0"],
-        ["--memory", "1e300"],
-        ["--memory", "1e-300"],
-        ["-j", "0"],
-        ["-j", "-2"],
-        ["--examples", "0"],
-        ["--limit", "0"],
-        ["--at-least", "nan"],
-        ["--at-least", "inf"],
-    ],
-)
-def test_a_number_that_is_none_is_named(words: list[str], refusal: Refusal) -> None:
-    assert words[0] in refusal(*words)
-
-
-@pytest.mark.parametrize("word", ["all", "0.5.18,0.5.23", "v0.5.23", "0.5.99"])
-def test_exactly_one_release_is_run(word: str, refusal: Refusal) -> None:
-    message = refusal("kv_indices", "--release", word)
-    assert f"--release names one release that can be run, and not '{word}': there are " in message
+NUMBERS = (
+    "--memory nan", "--memory inf", "--memory -1", "--memory 0", "--memory 1e300",
+    "--memory 1e-300", "-j 0", "-j -2", "--examples 0", "--limit 0", "--at-least nan",
+    "--at-least inf",
+)  # fmt: skip
+ONE_RELEASE = "--release names one release that can be run, and not '{}': there are "
 
 
 @pytest.mark.parametrize(
-    ("word", "reason"),
+    ("words", "message"),
     [
-        ("wheels/sglang-0.5.23.whl", "there is no wheel wheels/sglang-0.5.23.whl"),
-        (".", "is neither a wheel or a checkout of sglang"),
+        *((words, words.partition(" ")[0]) for words in NUMBERS),
+        *((f"kv_indices --release {word}", ONE_RELEASE.format(word))
+          for word in ("all", "0.5.18,0.5.23", "v0.5.23", "0.5.99")),
+        ("kv_indices --release wheels/sglang-0.5.23.whl", "no wheel wheels/sglang-0.5.23.whl"),
+        ("kv_indices --release .", "is neither a wheel or a checkout of sglang"),
     ],
-)
-def test_a_path_that_is_no_sglang_is_refused(word: str, reason: str, refusal: Refusal) -> None:
-    assert reason in refusal("kv_indices", "--release", word)
+)  # fmt: skip
+def test_a_wrong_call_is_refused_in_a_sentence(words: str, message: str, refusal: Refusal) -> None:
+    assert message in refusal(*words.split())
 
 
 @pytest.mark.parametrize("slug", ["../ESCAPED", "Bad Name", "a/b", "-", "a--b", "UP", "a\n", "é"])

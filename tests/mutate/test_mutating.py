@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
-from pathlib import Path
 
 from calling import PATIENCE_SECONDS, list_living_processes, wait_until
 from toy_release import CODE, HANGS, Mutate, by_id, read_sources
@@ -176,32 +173,6 @@ def test_the_worker_runs_the_release_as_it_was_after_every_fault(mutate: Mutate)
     codes = (mutate.guards.parent / "codes").read_text().split()
     assert len(codes) >= 3
     assert set(codes) == {"True"}
-
-
-def test_a_killed_worker_is_replaced(mutate: Mutate) -> None:
-    begun = mutate.root / "begun"
-    note = f"open({str(begun)!r}, 'w').close()\n    "
-    hangs = mutate.fault("width", "return rows", note + HANGS + "return rows")
-    mutate.patience = (3.0, (3.0, 2.0))
-    mutate.fault("total", "range(count)", "range(count - 1)")
-    mutate.faults.reverse()
-    running = mutate.start()
-    wait_until(begun.exists)
-    os.kill(worker_of(running.pid), signal.SIGKILL)
-    running.communicate(timeout=PATIENCE_SECONDS)
-    newest = mutate.load_newest()
-    assert {fated.fault.id: fated.fate for fated in newest.fates}[hangs.id] == "hang"
-    assert any("another took its place" in problem for problem in newest.problems)
-    assert mutate.has_ended()
-
-
-def worker_of(pid: int) -> int:
-    """Return the child that is a worker; below it are supervisors and tests."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    for child in map(int, children):
-        if b"harness.runs.mutate.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
-            return child
-    raise AssertionError("no worker")
 
 
 def test_a_stored_run_is_shown_again(mutate: Mutate) -> None:

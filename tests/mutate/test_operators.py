@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from operator_cases import CASES
+from operator_cases import read_cases
 from small import list_changed_lines, list_cpp_lines, make_faults
 
 from harness.core import paths
@@ -13,6 +13,7 @@ from harness.fixes.registry import toggle_catalogue
 from harness.runs.mutate import operators
 from harness.runs.mutate.mutation_operator import MutationOperator
 
+CASES = read_cases("operator_cases.yaml")
 OPERATORS = list(operators.load_operators().values())
 PAGE = paths.project_folder() / "docs" / "operators" / "README.md"
 

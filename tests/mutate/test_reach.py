@@ -104,34 +104,27 @@ def test_a_change_that_leaves_size_and_time_is_another_key(
 
 @pytest.mark.parametrize(
     ("name", "same"),
-    [("cases.safetensors", False), ("deep/words", False), ("__pycache__/a.pyc", True)],
+    [
+        ("one/cases.safetensors", False),
+        ("one/deep/words", False),
+        ("one/__pycache__/a.pyc", True),
+        ("conftest.py", False),
+        ("pytest.ini", False),
+        ("other/test_new.py", True),
+    ],
 )
-def test_a_suite_is_every_file_of_its_folder(tmp_path: Path, name: str, same: bool) -> None:
+def test_a_suite_is_every_file_of_its_folder_and_what_sets_pytest_up(
+    tmp_path: Path, name: str, same: bool
+) -> None:
     (tmp_path / "one").mkdir()
     before = line_coverage.digest_suite("one/test_it.py::test_it", tmp_path)
-    file = tmp_path / "one" / name
+    of_all = line_coverage.digest_suites(tmp_path)
+    file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
     file.write_text("")
     line_coverage._digest_suite_folder.cache_clear()
     assert (line_coverage.digest_suite("one/test_it.py::test_it", tmp_path) == before) is same
-
-
-@pytest.mark.parametrize("name", ["conftest.py", "pytest.ini"])
-def test_a_suite_stands_on_what_sets_pytest_up_above_it(tmp_path: Path, name: str) -> None:
-    (tmp_path / "one").mkdir()
-    before = line_coverage.digest_suite("one/test_it.py::test_it", tmp_path)
-    (tmp_path / name).write_text("")
-    line_coverage._digest_suite_folder.cache_clear()
-    assert line_coverage.digest_suite("one/test_it.py::test_it", tmp_path) != before
-
-
-def test_a_new_suite_beside_suites_elsewhere_is_collected(tmp_path: Path) -> None:
-    (tmp_path / "one").mkdir()
-    before = line_coverage.digest_suites(tmp_path)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "test_new.py").write_text("")
-    line_coverage._digest_suite_folder.cache_clear()
-    assert line_coverage.digest_suites(tmp_path) != before
+    assert (line_coverage.digest_suites(tmp_path) == of_all) is ("__pycache__" in name)
 
 
 def test_a_change_in_one_suite_costs_the_record_of_that_suite_alone(tmp_path: Path) -> None:

@@ -15,17 +15,10 @@ import pytest
 from harness.patching import cuda_modules
 from harness.patching.live_engine import engine
 from harness.runs.mutate import fault_attempt
-from harness.runs.mutate.messages import FaultAttemptReport, FaultAttemptRequest
-from harness.runs.mutate.runner import FaultCase, MutationRunner
+from harness.runs.mutate.messages import FaultAttemptRequest
 from harness.sanitizer.hooks import HOOKS
-from harness.store.mutate.faults import MutationFault
-from harness.store.mutate.values import FaultOutcome, FaultResult
-from harness.store.prove.values import SideOutcome, SideResult
 
 WORDS = "the launched modules have the same code"
-FAULT = MutationFault(
-    "f", "operator", "toy", "fill", "toy.cuh", False, 0, 1, 1, 1, 1, "a", "b", "words"
-)
 
 
 @pytest.mark.parametrize(
@@ -56,15 +49,3 @@ def test_a_launch_of_a_patched_module_with_other_code_is_counted(
     with reach.call((source,)):
         reach.count_launch(launched)
     assert reach.changed_launches == 1
-
-
-def test_such_a_fault_is_unreached() -> None:
-    runner: Any = MutationRunner.__new__(MutationRunner)
-    runner.plan = SimpleNamespace(equivalents={})
-    runner.mutation = SimpleNamespace(id=1, fates=[])
-    runner.store = SimpleNamespace(save_result=lambda *_: None)
-    runner.listener = SimpleNamespace(report_result=lambda *_: None)
-    result = FaultResult(FAULT, FaultOutcome.UNREACHED)
-    report = FaultAttemptReport(1, [], SideResult("", SideOutcome.PASSED), unreached_reason=WORDS)
-    runner._handle_report(FaultCase(result, []), report, [])
-    assert (result.fate, result.why) == (FaultOutcome.UNREACHED, WORDS)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-from typing import Any
-
 import pytest
 from small import format_code, make_faults
 
 from harness.core.source_scopes import ModuleSource
-from harness.runs.mutate import code_comparison, line_coverage
+from harness.runs.mutate import code_comparison
 from harness.runs.mutate.code_comparison import OriginalFunction, compile_change
 from harness.runs.mutate.function_code import CodeChange, ModuleCode
 
@@ -75,34 +72,3 @@ def test_why_a_change_is_none_is_said_by_both(
     assert compile_change(OriginalFunction(function), change, index).drop_reason == why
     monkeypatch.setattr(code_comparison, "_parse_changed_statement", lambda *_: None)
     assert compile_change(OriginalFunction(function), change, index).drop_reason == why
-
-
-def collect_parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that collects every text that is parsed from now on."""
-    parsed: list[str] = []
-    parse = ast.parse
-
-    def parse_and_note(text: str, **more: Any) -> Any:
-        parsed.append(text)
-        return parse(text, **more)
-
-    monkeypatch.setattr(ast, "parse", parse_and_note)
-    return parsed
-
-
-def test_a_large_function_is_not_parsed_for_each_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "def f(n, m):\n" + "    a = cdiv(n, m)\n" * 50
-    parsed = collect_parsed(monkeypatch)
-    assert len(make_faults(code, "round-down").faults) == 50
-    assert sum(len(one) > len(code) / 2 for one in parsed) < 5
-
-
-def test_a_module_is_parsed_once_for_all_its_faults(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "def f(n, m):\n" + "    a = cdiv(n, m)\n" * 5
-    faults = make_faults(code, "round-down").faults
-    line_coverage._parse_cached.cache_clear()
-    parsed = collect_parsed(monkeypatch)
-    assert [line_coverage.find_deciding_lines(fault, code) for fault in faults] == [
-        range(line, line + 1) for line in range(2, 7)
-    ]
-    assert parsed == [code]

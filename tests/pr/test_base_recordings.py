@@ -66,28 +66,6 @@ def test_a_base_without_runs_runs_all_items_once_and_later_reviews_name_what_the
     assert rehearsals == [recorded, compared, compared]
 
 
-def test_a_run_that_finds_out_functions_is_named_and_searches_no_thresholds(
-    tmp_path: Path, store: Store, monkeypatch: Patch, rehearsals: list[tuple[str, list[str]]]
-) -> None:
-    rehearse = rehearse_command.rehearse_release
-    searches: set[bool] = set()
-
-    def note_searches(
-        target: ReleaseTarget, request: RehearseRequest, deployments: list[Deployment]
-    ) -> tuple[RehearsalRun, bool]:
-        searches.update(one.thresholds for one in deployments)
-        return rehearse(target, request, deployments)
-
-    monkeypatch.setattr(rehearse_command, "rehearse_release", note_searches)
-    review = make_review(tmp_path, store, budget=300.0)
-    item_parts.rehearse_deployments(review)
-    assert review.run.runs == {
-        "functions of rehearse base": "run-base-1",
-        "rehearse head": "run-head-2",
-    }
-    assert searches == {False}
-
-
 def test_the_time_of_the_base_is_no_time_of_a_part(
     tmp_path: Path, store: Store, monkeypatch: Patch
 ) -> None:

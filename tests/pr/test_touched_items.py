@@ -133,27 +133,35 @@ def test_the_command_that_records_many_items_is_short() -> None:
     assert KIND.fill_record_command(list(map(str, range(99))), "ga") == "run --all on ga"
 
 
-def test_a_run_that_knows_no_functions_hides_none_that_does(store: Store) -> None:
-    save_run(store, make_run("early", [make_result("a", {"m": ["f"]}, 1.0)]))
-    save_run(store, make_run("late", [make_result("a", {}, 1.0)]))
-    known = touched_items.find_known_results(store.rehearse, RehearsalRun, "late", ["a"])
-    assert known["a"].functions == {"m": ["f"]}
-
-
-def test_an_older_run_without_functions_replaces_no_newer_one(store: Store) -> None:
-    for name, seconds in (("early", 1.0), ("late", 2.0)):
-        save_run(store, make_run(name, [make_result("a", {}, seconds)]))
-    known = touched_items.find_known_results(store.rehearse, RehearsalRun, "none", ["a"])
-    assert known["a"].seconds == 2.0
-
-
-def test_the_search_for_functions_ends_after_some_runs(store: Store, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize(
+    ("runs", "base", "known"),
+    [
+        # The newest run on the base is what is known, and of another item that of any release.
+        ({"base": {"a": ["on_base"]}, "other": {"a": ["else"], "b": ["else"]}}, "base",
+         {"a": ["on_base"], "b": ["else"]}),
+        # One that knows no functions hides none that does, and the search ends after two runs.
+        ({"early": {"a": ["f"]}, "late": {"a": []}}, "late", {"a": ["f"]}),
+        ({"1": {"a": ["f"]}, "2": {"a": []}, "3": {"a": []}}, "none", {"a": []}),
+    ],
+)  # fmt: skip
+def test_what_is_known_of_an_item_is_of_the_newest_run_that_knows_functions(
+    store: Store,
+    monkeypatch: Patch,
+    runs: dict[str, dict[str, list[str]]],
+    base: str,
+    known: dict[str, list[str]],
+) -> None:
     monkeypatch.setattr(touched_items, "MAX_READ_RUNS", 2)
-    save_run(store, make_run("first", [make_result("a", {"m": ["f"]}, 1.0)]))
-    for name in ("second", "third"):
-        save_run(store, make_run(name, [make_result("a", {}, 1.0)]))
-    known = touched_items.find_known_results(store.rehearse, RehearsalRun, "none", ["a"])
-    assert known["a"].functions == {}
+    for seconds, (name, items) in enumerate(runs.items(), 1):
+        results = [
+            make_result(item, {"m": functions} if functions else {}, seconds)
+            for item, functions in items.items()
+        ]
+        save_run(store, make_run(name, results))
+    found = touched_items.find_known_results(store.rehearse, RehearsalRun, base, list(known))
+    assert {item: one.functions.get("m", []) for item, one in found.items()} == known
+    if not any(known.values()):
+        assert found["a"].seconds == len(runs)  # an older one replaces no newer one
 
 
 @pytest.mark.parametrize(("code", "reruns"), [("of today", False), ("of last week", True)])
@@ -201,17 +209,6 @@ def test_preparing_both_ends_does_not_count_against_the_budget(
     review.started = time.monotonic() - 500.0
     review.run.part_seconds = {"prepare": 400.0, "base": 50.0}
     assert 240.0 < review.seconds_left <= 250.0
-
-
-def test_the_newest_run_on_the_base_is_what_is_known_of_an_item(store: Store) -> None:
-    save_run(store, make_run("base", [make_result("a", {"m": ["on_base"]}, 1.0)]))
-    others = [make_result(name, {"m": ["elsewhere"]}, 1.0) for name in ("a", "b")]
-    save_run(store, make_run("other", others))
-    known = touched_items.find_known_results(store.rehearse, RehearsalRun, "base", ["a", "b"])
-    assert {name: one.functions["m"] for name, one in known.items()} == {
-        "a": ["on_base"],
-        "b": ["elsewhere"],
-    }
 
 
 @pytest.mark.parametrize(("kind", "run_type"), [("zoo", ZooRun), ("rehearse", RehearsalRun)])

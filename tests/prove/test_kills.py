@@ -63,13 +63,14 @@ def step(home=pathlib.Path(os.environ["UNFIX_HOME"])):
     for file in (home / ".unfix").glob("runs.sqlite*"):
         shutil.copy(file, kept)
 from harness.cli import main
-from harness.runs.prove import runner, worker_pool
+from harness.runs.prove import release_pool
+from harness.workers import guard_pool
 from harness.store.prove.table import ProveTable
 STORED = ("begin", "save", "save_release", "save_planned_cells", "save_side", "save_verdict")
 for name in STORED:
     stepped(ProveTable, name)
-stepped(runner.ProveRunner, "_handle_message")
-stepped(worker_pool.GuardWorkerProcess, "__init__")
+stepped(release_pool.ReleasePool, "handle_message")
+stepped(guard_pool.GuardWorkerProcess, "__init__")
 sys.exit(main.main(sys.argv[1:]))
 """
 OF_A_WORKER = f"""{STEPS}

@@ -21,7 +21,7 @@ import os, sys, types
 from harness.core import device
 device.get_device = lambda: "cuda"
 
-violations = types.ModuleType("harness.sanitizer.check.violations")
+violations = types.ModuleType("harness.sanitizer.violations.exceptions")
 class CudaError(AssertionError): pass
 class DeviceLost(BaseException): pass
 violations.CudaError, violations.DeviceLost = CudaError, DeviceLost
@@ -37,12 +37,13 @@ def test_first():
 
 def test_loses_the_device_when_buggy():
     if buggy():
-        violations = sys.modules["harness.sanitizer.check.violations"]
+        violations = sys.modules["harness.sanitizer.violations.exceptions"]
         raise violations.CudaError("an illegal memory access")
 
 def test_loses_the_device():
     forms.plain(1, 2)
-    raise sys.modules["harness.sanitizer.check.violations"].CudaError("an illegal memory access")
+    violations = sys.modules["harness.sanitizer.violations.exceptions"]
+    raise violations.CudaError("an illegal memory access")
 
 def test_segfault():
     forms.plain(1, 2)

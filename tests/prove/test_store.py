@@ -210,6 +210,19 @@ def test_stores_merge_and_what_is_further_along_stays(tmp_path: Path) -> None:
         here.merge(tmp_path / "c")
 
 
+@pytest.mark.parametrize("run_id", ["../../x", "/tmp/x", "a/b", "..", "", "a\nb", "x" * 200])
+def test_an_id_that_would_be_a_path_is_refused(tmp_path: Path, run_id: str) -> None:
+    """The page of a run is named by its id, and a store may come from another machine."""
+    other = tmp_path / "other.sqlite"
+    fill_store(Store(other), make_run(run_id), make_cell())
+    with pytest.raises(UnfixError, match="has a run with a wrong id"):
+        Store(other).prove.list_runs()
+    own = Store(tmp_path / "own.sqlite")
+    with pytest.raises(UnfixError, match="has a run with a wrong id"):
+        own.merge(other)
+    assert own.prove.list_runs() == []
+
+
 def test_an_unfinished_run_is_taken_in_again_and_a_finished_one_stays(tmp_path: Path) -> None:
     def save(store: Store, status: str, *problems: str) -> None:
         started = "2026-01-01T00:00:00+00:00"

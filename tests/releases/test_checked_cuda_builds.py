@@ -32,11 +32,11 @@ import torch
 
 from harness.core import paths
 from harness.core.after_import import call_after_import
-from harness.sanitizer.check.gpu_reports import violation_from_record
+from harness.sanitizer.check.gpu_facts import violation_from_record
 from harness.sanitizer.cuda import checked_launches, checked_modules, checked_toolchain, cudart
 from harness.sanitizer.cuda.fatbin import HEADER
 from harness.sanitizer.cuda import host_calls
-from harness.sanitizer.plugins.for_sglang import jit_loader
+from harness.sanitizer.plugins.for_sglang import checked_loader, jit_loader
 from harness.sanitizer import gpu
 from harness.sanitizer.gpu import empty_memory, shadow_entries
 from harness.sanitizer.gpu.kernel_summaries import KernelSummaries
@@ -61,7 +61,7 @@ jit_loader._forget_answers()
 def read_modules(fatbin):
     _, _, header, size = HEADER.unpack(ctypes.string_at(fatbin, HEADER.size))
     keys = MARKED_KEY.findall(ctypes.string_at(fatbin, header + size))
-    calls._lines[fatbin, host_calls.get_device_code()] = host_calls.KernelLines([])
+    calls._lines[fatbin, host_calls.HOOKS.get_device_code()] = host_calls.KernelLines([])
     return [load_module((toolkit.kernels / f"{key.decode()}.ptx").read_text()) for key in keys]
 
 calls._read_modules = read_modules
@@ -94,7 +94,7 @@ def note_and_run(name, names, args):
 launches.note_call = note_and_run
 call_after_import({
     jit_loader._ARCHITECTURE: jit_loader._choose_architecture,
-    jit_loader._LOADER: checked_modules._wrap_load_jit,
+    **checked_loader.HOOKS,
 })
 from sglang.kernels.jit.utils import load_jit, make_cpp_args
 

@@ -16,8 +16,12 @@ from typing import Any
 import pytest
 
 from fixtures.release_modules import first_module
+from fixtures.stand_ins import judges
 from harness.core import device, paths
 from harness.patching.child_environment import STARTUP_FOLDER
+from harness.store.record_files import read_record_text
+
+CARD_RECORD = paths.project_folder() / "bench" / "recorded" / "stand-ins-h100.json.xz"
 
 DEVICE_PROGRAM = """
 import gc
@@ -31,6 +35,7 @@ from harness.sanitizer.device.record import RECORD
 print(json.dumps([bool(utils.is_cuda()), utils.is_cpu(), norm.mean().item(), RECORD.as_dict()]))
 """
 COMPARISON_PROGRAM = """
+from fixtures.stand_ins import judges
 from fixtures.stand_ins.comparing_runs import compare_operator, load_registries
 from fixtures.stand_ins.natives import NATIVES
 from fixtures.stand_ins.operator_calls import OPERATORS
@@ -58,6 +63,9 @@ def compare_with_wrong(name, spoil):
     STAND_INS[name] = right
     return found
 
+def do_nothing(*args):
+    pass
+
 def double_last_row(args, result):
     result[-1:] *= 2
 
@@ -83,6 +91,12 @@ WRONG = {
 print(json.dumps({
     "right": {name: compare(name) for name in NATIVES},
     "wrong": {name: compare_with_wrong(name, spoil) for name, spoil in WRONG.items()},
+    "judges": {name: judges.list_judges(name) for name in OPERATORS},
+    "formulas": {
+        name: [sorted(judges.list_formulas(function, name))
+               for function in (judges.get_stand_in(name), NATIVES.get(name, do_nothing))]
+        for name in {*NATIVES, *judges.ALIKE, *judges.ALIKE.values()}
+    },
     "undrawn": sorted(STAND_INS.keys() - OPERATORS.keys()),
     "unknown": sorted((OPERATORS.keys() | NATIVES.keys()) - STAND_INS.keys()),
 }))
@@ -144,3 +158,32 @@ def test_a_wrong_stand_in_is_named_with_a_call() -> None:
 def test_calls_are_drawn_for_each_stand_in() -> None:
     found = run_on_device()[1]
     assert (found["undrawn"], found["unknown"]) == ([], [])
+
+
+@needs_fallbacks
+def test_no_stand_in_is_judged_by_its_own_code() -> None:
+    """A judge runs no formula of a stand-in; one that is judged as another takes that one's."""
+    found = run_on_device()[1]
+    own = {name: pair[0] for name, pair in found["formulas"].items()}
+    assert [name for name, functions in own.items() if not functions] == []
+    assert {name: pair[1] for name, pair in found["formulas"].items() if pair[1]} == {}
+    others = {name: set(own[name]) & set(own[other]) for name, other in judges.ALIKE.items()}
+    assert [name for name, functions in others.items() if not functions] == []
+
+
+@needs_fallbacks
+def test_each_stand_in_has_a_judge() -> None:
+    found = run_on_device()[1]["judges"]
+    outcomes = read_card_record()
+    by_card = [name for name, kinds in found.items() if kinds == [judges.Judge.CARD]]
+    assert [
+        name for name in by_card if outcomes.get(judges.ALIKE.get(name, name)) != "agrees"
+    ] == []
+    unjudged = [name for name, kinds in found.items() if kinds == [judges.Judge.NOBODY]]
+    assert sorted(unjudged) == sorted(judges.UNJUDGED)
+
+
+def read_card_record() -> dict[str, str]:
+    """Return how each stand-in compared with its operator on a card."""
+    record = json.loads(read_record_text(CARD_RECORD))
+    return {name: one["outcome"] for name, one in record["stand_ins"].items()}

@@ -7,8 +7,10 @@ import importlib.metadata
 import pytest
 import torch
 
-from fixtures.zoo.prompts import Prompt
-from fixtures.zoo.reference_model import (
+from harness.releases import managed_releases
+from harness.runs.zoo.architecture import read_architectures
+from harness.runs.zoo.prompts import Prompt
+from harness.runs.zoo.reference_model import (
     SMALLEST_TOLERANCE,
     TransformersModel,
     UnknownArchitecture,
@@ -16,8 +18,6 @@ from fixtures.zoo.reference_model import (
     find_model_kind,
     measure_error,
 )
-from harness.releases import managed_releases
-from harness.runs.zoo.architecture import read_architectures
 
 
 def test_a_model_that_transformers_lacks_is_named() -> None:

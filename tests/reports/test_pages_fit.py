@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import evaluated
 import msgspec
@@ -25,16 +26,6 @@ from harness.store.prove.values import ProveRun
 from harness.store.record_files import read_record_text
 from harness.store.rehearse.values import RehearsalRun
 from harness.store.zoo.values import ZooRun
-from reports.audit import page as audit_page
-from reports.bisect import page as bisect_page
-from reports.eval import page as eval_page
-from reports.kernels import page as kernels_page
-from reports.matrix import page as matrix_page
-from reports.mutate import page as mutate_page
-from reports.pr import page as pr_page
-from reports.prove import page as prove_page
-from reports.rehearse import page as rehearse_page
-from reports.zoo import page as zoo_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -135,26 +126,30 @@ def drop_findings(audit: ReleaseAudit) -> ReleaseAudit:
     return dataclasses.replace(audit, kernels=kernels)
 
 
+def render_page(kind: str, *what: Any) -> str:
+    return str(importlib.import_module(f"reports.{kind}.page").render_page(*what))
+
+
 PAGES: dict[str, Callable[[], str]] = {
-    "a proof with every verdict": lambda: prove_page.render_page(
-        [sample.make_run_of_every_verdict(), sample.make_lifecycle()]
+    "a proof with every verdict": lambda: render_page(
+        "prove", [sample.make_run_of_every_verdict(), sample.make_lifecycle()]
     ),
-    "a proof on one release": lambda: prove_page.render_page(
-        sample.make_run_of_every_verdict(sample.one_release())
+    "a proof on one release": lambda: render_page(
+        "prove", sample.make_run_of_every_verdict(sample.one_release())
     ),
-    "lifetimes on eleven releases": lambda: prove_page.render_page(sample.make_lifecycle(11)),
-    "the recorded proof": lambda: prove_page.render_page(read_proof()),
-    "a search among 74 toggles": lambda: bisect_page.render_page(make_long_search()),
-    "an evaluation": lambda: eval_page.render_page(evaluated.make_fine_evaluation()),
-    "a large evaluation": lambda: eval_page.render_page(evaluated.make_large_evaluation()),
-    "a matrix run": lambda: matrix_page.render_page(test_matrix_pages.make_fine_run()),
-    "a mutation run": lambda: mutate_page.render_page(read_run("mutation-0.5.23", MutationRun)),
-    "a zoo run": lambda: zoo_page.render_page(read_run("zoo-0.5.23", ZooRun)),
-    "a rehearsal": lambda: rehearse_page.render_page(read_run("rehearse-0.5.23", RehearsalRun)),
-    "an inventory of kernels": lambda: kernels_page.render_page(make_inventory(), "abc, changed"),
-    "a review": lambda: pr_page.render_page(reviewed.add_everything(reviewed.make_run())),
-    "an audit": lambda: audit_page.render_page(read_audit(), "abc"),
-    "an audit without findings": lambda: audit_page.render_page(drop_findings(read_audit()), "abc"),
+    "lifetimes on eleven releases": lambda: render_page("prove", sample.make_lifecycle(11)),
+    "the recorded proof": lambda: render_page("prove", read_proof()),
+    "a search among 74 toggles": lambda: render_page("bisect", make_long_search()),
+    "an evaluation": lambda: render_page("eval", evaluated.make_fine_evaluation()),
+    "a large evaluation": lambda: render_page("eval", evaluated.make_large_evaluation()),
+    "a matrix run": lambda: render_page("matrix", test_matrix_pages.make_fine_run()),
+    "a mutation run": lambda: render_page("mutate", read_run("mutation-0.5.23", MutationRun)),
+    "a zoo run": lambda: render_page("zoo", read_run("zoo-0.5.23", ZooRun)),
+    "a rehearsal": lambda: render_page("rehearse", read_run("rehearse-0.5.23", RehearsalRun)),
+    "an inventory of kernels": lambda: render_page("kernels", make_inventory(), "abc, changed"),
+    "a review": lambda: render_page("pr", reviewed.add_everything(reviewed.make_run())),
+    "an audit": lambda: render_page("audit", read_audit(), "abc"),
+    "an audit without findings": lambda: render_page("audit", drop_findings(read_audit()), "abc"),
 }
 
 
@@ -181,32 +176,33 @@ def test_the_head_of_a_page_names_what_was_tested(name: str) -> None:
 
 
 COMMITS: dict[str, Callable[[str], str]] = {
-    "prove": lambda commit: prove_page.render_page(
-        msgspec.structs.replace(sample.one_release(), settings={"commit": commit})
+    "prove": lambda commit: render_page(
+        "prove", msgspec.structs.replace(sample.one_release(), settings={"commit": commit})
     ),
-    "bisect": lambda commit: bisect_page.render_page(
-        msgspec.structs.replace(make_long_search(), machine={"unfix": commit})
+    "bisect": lambda commit: render_page(
+        "bisect", msgspec.structs.replace(make_long_search(), machine={"unfix": commit})
     ),
-    "eval": lambda commit: eval_page.render_page(
-        msgspec.structs.replace(evaluated.make_fine_evaluation(), machine={"unfix": commit})
+    "eval": lambda commit: render_page(
+        "eval", msgspec.structs.replace(evaluated.make_fine_evaluation(), machine={"unfix": commit})
     ),
-    "matrix": lambda commit: matrix_page.render_page(
-        msgspec.structs.replace(test_matrix_pages.make_fine_run(), commit=commit)
+    "matrix": lambda commit: render_page(
+        "matrix", msgspec.structs.replace(test_matrix_pages.make_fine_run(), commit=commit)
     ),
-    "mutate": lambda commit: mutate_page.render_page(
-        MutationRun("r", "2026-11-26", "0.5.23", settings={"commit": commit})
+    "mutate": lambda commit: render_page(
+        "mutate", MutationRun("r", "2026-11-26", "0.5.23", settings={"commit": commit})
     ),
-    "zoo": lambda commit: zoo_page.render_page(
+    "zoo": lambda commit: render_page(
+        "zoo",
         ZooRun(
             id="r",
             started="2026-11-26",
             release="0.5.23",
             card="h100",
             machine={"unfix": commit},
-        )
+        ),
     ),
-    "audit": lambda commit: audit_page.render_page(read_audit(), commit),
-    "kernels": lambda commit: kernels_page.render_page(make_inventory(), commit),
+    "audit": lambda commit: render_page("audit", read_audit(), commit),
+    "kernels": lambda commit: render_page("kernels", make_inventory(), commit),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,26 +12,15 @@ import pytest
 import sample
 from rendering import to_text
 
+from harness.store.fuzz.values import FuzzRun, FuzzTestResult
 from harness.store.mutate.faults import MutationFault
 from harness.store.mutate.values import FaultOutcome, FaultResult, GuardFacts, MutationRun
 from harness.store.rehearse.values import DeploymentResult, RehearsalRun, UncheckedOperator
 from harness.store.zoo.values import ArchitectureResult, ZooRun
-from reports.eval import markdown as eval_markdown
-from reports.eval import page as eval_page
-from reports.eval import terminal as eval_terminal
-from reports.mutate import markdown as mutate_markdown
-from reports.mutate import page as mutate_page
-from reports.mutate import terminal as mutate_terminal
-from reports.prove import markdown as prove_markdown
-from reports.prove import page as prove_page
-from reports.prove import terminal as prove_terminal
-from reports.rehearse import markdown as rehearse_markdown
-from reports.rehearse import terminal as rehearse_terminal
-from reports.zoo import markdown as zoo_markdown
-from reports.zoo import terminal as zoo_terminal
 
 WORDS = "2 operators of CUDA binaries had stand-ins, 5 calls: a.norm 2, b.gate 3"
 PARTS: tuple[dict[str, int], ...] = ({"b.gate": 2}, {"a.norm": 2, "b.gate": 1})
+RELEASED: dict[str, Any] = {"id": "r", "started": "2026-11-26", "release": "0.5.23"}
 
 
 def make_evaluation(device: str) -> Any:
@@ -42,21 +32,14 @@ def make_evaluation(device: str) -> Any:
 
 
 def make_mutation(device: str) -> Any:
-    fault = msgspec.convert(
-        {
-            **dict.fromkeys(("id", "operator", "module", "qualname", "path", "words"), "x"),
-            **dict.fromkeys(("start", "end", "line", "first", "last"), 1),
-            "kernel": False,
-            "before": "a",
-            "after": "b",
-        },
-        MutationFault,
-    )
+    words = dict.fromkeys(("id", "operator", "module", "qualname", "path", "words"), "x")
+    numbers = dict.fromkeys(("start", "end", "line", "first", "last"), 1)
+    rest = {"kernel": False, "before": "a", "after": "b"}
+    fault = msgspec.convert({**words, **numbers, **rest}, MutationFault)
     fate = FaultResult(fault, FaultOutcome.UNREACHED, stand_ins=PARTS[1])
     guard = GuardFacts("g", "passed", 1.0, stand_ins=PARTS[0])
-    return MutationRun(
-        "r", "2026-11-26", "0.5.23", settings={"device": device}, guards=[guard], fates=[fate]
-    )
+    settings = {"device": device}
+    return MutationRun("r", "2026-11-26", "0.5.23", settings=settings, guards=[guard], fates=[fate])
 
 
 def make_proof(device: str) -> Any:
@@ -66,59 +49,45 @@ def make_proof(device: str) -> Any:
     return run
 
 
-RENDERERS: dict[str, tuple[Callable[[Any], Any], ...]] = {
-    "prove": (
-        make_proof,
-        (lambda run: to_text(prove_terminal.print_run, run)),
-        prove_markdown.render_markdown,
-        prove_page.render_page,
-    ),
-    "eval": (
-        make_evaluation,
-        (lambda run: to_text(eval_terminal.print_run, run)),
-        eval_markdown.render_markdown,
-        eval_page.render_page,
-    ),
-    "mutate": (
-        make_mutation,
-        (lambda run: to_text(mutate_terminal.print_run, run)),
-        mutate_markdown.render_markdown,
-        mutate_page.render_page,
-    ),
-}
+def make_fuzz_run(device: str) -> Any:
+    tests = [FuzzTestResult(f"t::test_{n}", "1", stand_ins=PARTS[n]) for n in range(2)]
+    return FuzzRun("fuzz-1", "2026-11-26", tests=tests, device=device)
 
 
-@pytest.mark.parametrize("kind", RENDERERS)
-@pytest.mark.parametrize("device", ["virtual", "cuda", "cpu"])
-def test_a_run_on_the_virtual_gpu_lists_them_in_each_form(kind: str, device: str) -> None:
-    make_run, *renderers = RENDERERS[kind]
-    for render in renderers:
-        text = render(make_run(device)).replace("\\_", "_")
-        assert (WORDS in text) is (device == "virtual")
-
-
-def list_zoo_forms() -> list[str]:
+def make_zoo_run(device: str) -> Any:
     rows = [ArchitectureResult(name, stand_ins=PARTS[n]) for n, name in enumerate("ab")]
-    run = ZooRun(id="r", started="2026-11-26", release="0.5.23", card="H100", architectures=rows)
-    return [to_text(zoo_terminal.print_run, run), zoo_markdown.render_markdown(run)]
+    return ZooRun(card="H100", architectures=rows, **RELEASED)
 
 
-def list_rehearsal_forms() -> list[str]:
-    deployments = [
-        DeploymentResult("d", "m", "H200", 8, operators=list(map(make_operator, calls.items())))
-        for calls in PARTS
-    ]
-    run = RehearsalRun(id="r", started="2026-11-26", release="0.5.23", deployments=deployments)
-    return [to_text(rehearse_terminal.print_run, run), rehearse_markdown.render_markdown(run)]
+def make_rehearsal(device: str) -> Any:
+    found = [[UncheckedOperator(*call) for call in calls.items()] for calls in PARTS]
+    deployments = [DeploymentResult("d", "m", "H200", 8, operators=one) for one in found]
+    return RehearsalRun(deployments=deployments, **RELEASED)
 
 
-def make_operator(call: tuple[str, int]) -> UncheckedOperator:
-    return UncheckedOperator(*call)
+ALL_FORMS = ("terminal", "markdown", "page")
+RUNS: dict[str, tuple[Callable[[str], Any], tuple[str, ...]]] = {
+    "prove": (make_proof, ALL_FORMS),
+    "eval": (make_evaluation, ALL_FORMS),
+    "mutate": (make_mutation, ALL_FORMS),
+    "fuzz": (make_fuzz_run, ALL_FORMS[:1]),
+    "zoo": (make_zoo_run, ALL_FORMS[:2]),
+    "rehearse": (make_rehearsal, ALL_FORMS[:2]),
+}
+VIRTUAL_ALONE = ("zoo", "rehearse")  # kinds of runs that have no other device
 
 
-@pytest.mark.parametrize("list_forms", [list_zoo_forms, list_rehearsal_forms])
-def test_what_runs_on_the_virtual_gpu_alone_lists_them_beside_its_page(
-    list_forms: Callable[[], list[str]],
-) -> None:
-    for text in list_forms():
-        assert WORDS in text
+def render_form(kind: str, form: str, run: Any) -> str:
+    module = importlib.import_module(f"reports.{kind}.{form}")
+    if form == "terminal":
+        return to_text(module.print_run, run)
+    return str((module.render_page if form == "page" else module.render_markdown)(run))
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_run_on_the_virtual_gpu_lists_them_in_each_form(kind: str) -> None:
+    make_run, forms = RUNS[kind]
+    for device in ("virtual", *(() if kind in VIRTUAL_ALONE else ("cuda", "cpu"))):
+        for form in forms:
+            text = render_form(kind, form, make_run(device)).replace("\\_", "_")
+            assert (WORDS in text) is (device == "virtual"), (device, form)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from evaluated import LONG, make_awful_evaluation, make_fine_evaluation
 
+from harness.cli.commands import KINDS
 from harness.cli.report import command
-from harness.cli.run_kinds import EVAL
 from harness.core.errors import UnfixError
 from harness.store.database import Store
 
@@ -65,7 +65,7 @@ def test_a_list_says_nothing_of_the_verdict_of_a_running_evaluation(
 
 
 def test_json_is_whole_and_strict() -> None:
-    data = EVAL.to_json(make_awful_evaluation())
+    data = KINDS["eval"].to_json(make_awful_evaluation())
     text = json.dumps(data, allow_nan=False, ensure_ascii=False).encode()
     back = json.loads(text)
     assert back["green"] is False

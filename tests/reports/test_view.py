@@ -17,15 +17,12 @@ def find_row(proof_view: view.ProofView, toggle: str) -> view.ToggleRow:
     return next(row for row in proof_view.rows if row.toggle.id == toggle)
 
 
-def test_every_verdict_has_a_mark_that_is_good_if_the_verdict_is() -> None:
+def test_a_mark_is_good_if_its_verdict_is_and_shares_no_sign_with_a_bad_one() -> None:
     for verdict in CellVerdict:
         assert marks.MARKS[verdict.value].good == verdict.is_good, verdict
-
-
-def test_good_and_bad_marks_share_no_sign() -> None:
-    good = {mark.glyph for mark in marks.MARKS.values() if mark.good}
-    bad = {mark.glyph for mark in marks.MARKS.values() if not mark.good}
-    assert not good & bad
+    glyphs = {is_good: {m.glyph for m in marks.MARKS.values() if m.good is is_good}
+              for is_good in (True, False)}  # fmt: skip
+    assert not glyphs[True] & glyphs[False]
     shorts = [mark.short for mark in marks.MARKS.values()]
     assert len(shorts) == len(set(shorts))
 
@@ -138,43 +135,20 @@ def test_a_release_that_contradicts_its_sources_is_reported() -> None:
     text = bug_lifetime.describe_contradiction(lived.contradictions[0])
     assert text == 'running shows "has the bug", the sources show "fixed"'
     assert lived.last_buggy == "0.5.13"
-
-
-def as_it_is(state: str, outcome: SideOutcome, reach: int = 3) -> CellResult:
-    """Return a cell without a verdict, whose unpatched side has this outcome."""
-    return CellResult(
-        "g", "t", "1", "cpu", state, sides={state: sample.make_side(state, outcome, reach=reach)}
-    )
-
-
-def test_the_observed_state_is_that_of_the_unpatched_side() -> None:
-    assert bug_lifetime.derive_observed_state(as_it_is("fixed", SideOutcome.PASSED)) == "fixed"
-    assert bug_lifetime.derive_observed_state(as_it_is("buggy", SideOutcome.FAILED)) == "buggy"
-    assert bug_lifetime.derive_observed_state(as_it_is("fixed", SideOutcome.FAILED)) == "buggy"
-    assert bug_lifetime.derive_observed_state(as_it_is("buggy", SideOutcome.SEGFAULT)) == "buggy"
-    assert bug_lifetime.derive_observed_state(as_it_is("buggy", SideOutcome.HANG)) == ""
-    assert bug_lifetime.derive_observed_state(as_it_is("buggy", SideOutcome.PASSED, reach=0)) == ""
-    other = CellResult(
-        "g",
-        "t",
-        "1",
-        "cpu",
-        "buggy",
-        sides={"fixed": sample.make_side("fixed", SideOutcome.PASSED)},
-    )
-    assert bug_lifetime.derive_observed_state(other) == ""
-
-
-def test_a_lifecycle_cell_outweighs_a_toggled_one() -> None:
+    # A lifecycle's cell outweighs a toggled one, and a toothless guard changes nothing observed.
     run = sample.make_run()
-    cell = next(c for c in run.cells if (c.toggle, c.release) == ("20606", "0.5.13"))
-    cell.verdict = CellVerdict.BROKEN
-    cell.sides = {"fixed": sample.make_failing_side("fixed")}
-    alone = find_row(view.make_view(run), "20606").lifetime
-    assert [on.release for on in alone.contradictions] == ["0.5.13"]
-    assert not find_row(
-        view.make_view([run, sample.make_lifecycle()]), "20606"
-    ).lifetime.contradictions
+    cells = {f"{c.toggle} {c.release}": c for c in reversed(run.cells)}
+    cells["20606 0.5.13"].verdict = CellVerdict.BROKEN
+    cells["20606 0.5.13"].sides = {"fixed": sample.make_failing_side("fixed")}
+    cells["27460 0.5.9"].verdict = CellVerdict.TOOTHLESS
+    cells["27460 0.5.9"].sides["buggy"] = sample.make_side("buggy", SideOutcome.PASSED)
+    alone = view.make_view(run)
+    contradictions = find_row(alone, "20606").lifetime.contradictions
+    assert [on.release for on in contradictions] == ["0.5.13"]
+    both = view.make_view([run, sample.make_lifecycle()])
+    assert not find_row(both, "20606").lifetime.contradictions
+    lived = find_row(alone, "27460").lifetime
+    assert (lived.releases[0].observed_state, len(lived.contradictions)) == ("buggy", 0)
 
 
 @pytest.mark.parametrize(
@@ -201,16 +175,6 @@ def test_a_side_is_expected_by_its_state_and_outcome(
         )
         is right
     )
-
-
-def test_a_toothless_guard_does_not_change_the_observed_state() -> None:
-    run = sample.make_run()
-    cells = [c for c in run.cells if (c.toggle, c.release) == ("27460", "0.5.9")]
-    cells[0].verdict = CellVerdict.TOOTHLESS
-    cells[0].sides["buggy"] = sample.make_side("buggy", SideOutcome.PASSED)
-    lived = find_row(view.make_view(run), "27460").lifetime
-    assert lived.releases[0].observed_state == "buggy"
-    assert not lived.contradictions
 
 
 def test_invisible_characters_become_signs_and_colours_are_removed() -> None:

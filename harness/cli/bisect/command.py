@@ -8,8 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from harness.cli import guard_runs, options, run_kinds, run_output
+from harness.cli import guard_runs, options, run_output
 from harness.cli.command_parser import CommandParser
+from harness.cli.commands import KINDS
 from harness.core.errors import CommandLineError, UnfixError
 from harness.patching import bootstrap
 from harness.runs.bisect.outcome_rules import OutcomeRules
@@ -136,7 +137,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     store = Store()
     prepared = preparation.prepare_search(request, store)
     is_stopped = execution.run_search(prepared, store)
-    code = run_output.write_and_print_run(run_kinds.BISECT, prepared.search, arguments)
+    code = run_output.write_and_print_run(KINDS["bisect"], prepared.search, arguments)
     if is_stopped:
         options.report_status(f"stopped; `unfix bisect {request.kind} --resume` goes on")
         return 130

@@ -7,7 +7,8 @@ import dataclasses
 import shlex
 import signal
 
-from harness.cli import guard_runs, options, run_kinds, run_output
+from harness.cli import guard_runs, options, run_output
+from harness.cli.commands import KINDS
 from harness.cli.process_cleanup import raise_interrupt
 from harness.core import machine
 from harness.core.wording import format_count
@@ -27,7 +28,7 @@ def make_request(arguments: argparse.Namespace) -> EvaluationRequest:
 
 
 def run_evaluation(arguments: argparse.Namespace) -> int:
-    run_output.check_outputs(run_kinds.EVAL, arguments)
+    run_output.check_outputs(KINDS["eval"], arguments)
     request = make_request(arguments)
     matrix = evaluation_request.make_matrix(request)
     matrix.release = guard_runs.name_release(matrix.release) or ""
@@ -39,9 +40,9 @@ def run_evaluation(arguments: argparse.Namespace) -> int:
         command = run_output.strip_output_options(shlex.split(recorded.command))
         recorded.command = shlex.join(command)
         judged = evaluation_comparer.rejudge_recorded(matrix, recorded)
-        return run_output.write_and_print_run(run_kinds.EVAL, judged, arguments)
+        return run_output.write_and_print_run(KINDS["eval"], judged, arguments)
     evaluation, is_interrupted = _serve_matrix(request, matrix)
-    code = run_output.write_and_print_run(run_kinds.EVAL, evaluation, arguments)
+    code = run_output.write_and_print_run(KINDS["eval"], evaluation, arguments)
     if is_interrupted:
         options.report_status("stopped")
         return 130

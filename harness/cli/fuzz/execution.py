@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from harness.cli import guard_runs, options, run_kinds, run_output
+from harness.cli import guard_runs, options, run_output
+from harness.cli.commands import KINDS
 from harness.cli.fuzz.progress import FuzzProgress
 from harness.cli.process_cleanup import end_processes_on_exit
 from harness.core import machine
@@ -140,7 +141,7 @@ def _run_until_stopped(request: FuzzRequest, arguments: argparse.Namespace) -> i
         finally:
             save_run()
             store.close()
-    code = run_output.write_and_print_run(run_kinds.FUZZ, run, arguments)
+    code = run_output.write_and_print_run(KINDS["fuzz"], run, arguments)
     if is_stopped:
         options.report_status("stopped; its failures are stored")
         return 130

@@ -7,7 +7,8 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli import options, run_kinds, run_output
+from harness.cli import options, run_output
+from harness.cli.commands import KINDS
 from harness.cli.process_cleanup import raise_interrupt
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def run_matrix(arguments: argparse.Namespace) -> int:
     from harness.runs.matrix import matrix_run, plan_builder
     from harness.store.database import Store
 
-    run_output.check_outputs(run_kinds.MATRIX, arguments)
+    run_output.check_outputs(KINDS["matrix"], arguments)
     request = _make_request(arguments)
     store = Store()
     plan = plan_builder.plan_matrix(request.file, store.matrix.load_median_seconds())
@@ -84,7 +85,7 @@ def run_matrix(arguments: argparse.Namespace) -> int:
         is_interrupted = True
     stored_run = store.matrix.find(run.id)
     assert stored_run is not None
-    code = run_output.write_and_print_run(run_kinds.MATRIX, stored_run, arguments)
+    code = run_output.write_and_print_run(KINDS["matrix"], stored_run, arguments)
     return 130 if is_interrupted else code
 
 

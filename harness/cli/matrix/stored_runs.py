@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import run_kinds
+from harness.cli import run_lookup
+from harness.cli.commands import KINDS
 from harness.core.errors import UnfixError
 
 if TYPE_CHECKING:
@@ -32,20 +33,20 @@ def find_requested_run(store: Store, arguments: argparse.Namespace) -> MatrixRun
         return None
     run = merge_shards(parts)
     for other in arguments.merge:
-        store.merge(other)
+        run_lookup.merge_store(store, other)
     return run
 
 
 def _find_newest_run(store: Store) -> MatrixRun | None:
     """Find the newest matrix run, unless a later run is not part of it."""
-    newest = run_kinds.find_newest_run(store)
+    newest = run_lookup.find_newest_run(store)
     runs = store.matrix.list_runs()
     if newest is None or not runs:
         return None
     kind, matrix_run = newest[0], store.matrix.load_whole(runs[-1])
-    command = ["unfix", kind.get_table(store).kind]
+    command = ["unfix", kind.name]
     is_part = any(cell.command[:2] == command for cell in matrix_run.cells)
-    return matrix_run if kind is run_kinds.MATRIX or is_part else None
+    return matrix_run if kind is KINDS["matrix"] or is_part else None
 
 
 def _collect_shards(store: Store, other_stores: list[Path]) -> list[Any]:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from harness.cli import guard_runs, options, resumption, run_kinds, run_output
+from harness.cli import guard_runs, options, resumption, run_output
+from harness.cli.commands import KINDS
 from harness.cli.mutate.progress import MutateProgress
 from harness.cli.process_cleanup import end_processes_on_exit
 from harness.core import machine, paths
@@ -158,7 +159,7 @@ def run_mutate(request: MutateRequest, resumed_run: str | None, outputs: argpars
         stopped_by_user = _run_until_stopped(plan, mutation, store, plan_from_coverage)
     else:
         stopped_by_user = _run_until_stopped(plan_faults(generated), mutation, store)
-    code = run_output.write_and_print_run(run_kinds.MUTATE, mutation, outputs)
+    code = run_output.write_and_print_run(KINDS["mutate"], mutation, outputs)
     if stopped_by_user:
         options.report_status("stopped; what is done is kept: `unfix mutate --resume` goes on")
         return 130

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from harness.cli import options, run_kinds, run_output
+from harness.cli import options, run_output
+from harness.cli.commands import KINDS
 from harness.core.errors import UnfixError
 from harness.store.pr.values import PrPart
 
@@ -91,7 +92,7 @@ def run_command(arguments: argparse.Namespace) -> int:
 
     if arguments.join:
         run = execution.join_reviews(arguments.join, arguments.parts)
-        return run_output.write_and_print_run(run_kinds.PR, run, arguments)
+        return run_output.write_and_print_run(KINDS["pr"], run, arguments)
     if arguments.checkout is None or bool(arguments.range) == (arguments.base is not None):
         raise UnfixError(
             "it needs a checkout and a range: unfix pr ~/sglang main...feature; "
@@ -101,7 +102,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     if arguments.base is not None:
         return execution.record_base(request, arguments.base, arguments.json)
     run, is_stopped = execution.review_change(request)
-    code = run_output.write_and_print_run(run_kinds.PR, run, arguments)
+    code = run_output.write_and_print_run(KINDS["pr"], run, arguments)
     return 130 if is_stopped else code
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
-from harness.cli import options, run_kinds, run_output
+from harness.cli import options, run_output
 from harness.cli.command_parser import CommandParser
+from harness.cli.commands import KINDS
 from harness.cli.prove.call import ProveCall
 from harness.core.device import VIRTUAL
 
@@ -68,7 +69,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     if call.command == "lifecycle" and call.resume is None and call.failed is None:
         call = dataclasses.replace(call, release=call.release or ["all"])
     run, is_stopped = execution.run_proof(call)
-    code = run_output.write_and_print_run(run_kinds.PROVE, [run], arguments)
+    code = run_output.write_and_print_run(KINDS["prove"], [run], arguments)
     if is_stopped:
         options.report_status(
             f"stopped; finished cells are stored: `unfix {call.command} --resume` continues the run"

@@ -13,7 +13,7 @@ from harness.core.wording import format_duration
 from harness.fixes.registry import toggle_catalogue
 from harness.runs.prove import time_estimate
 from harness.runs.prove.plan import ProveRequest
-from harness.runs.prove.runner import ProveRunner
+from harness.runs.prove.runner import execute_proof
 from harness.store.database import Store
 from harness.store.prove.values import ProveRun
 from harness.workers.release_target import ReleaseTarget
@@ -33,7 +33,7 @@ def run_proof(call: ProveCall, targets: list[ReleaseTarget] | None = None) -> tu
     is_stopped = False
     try:
         with end_processes_on_exit(), ProveProgress(request) as progress:
-            ProveRunner(request, run, store.prove, progress).execute()
+            execute_proof(request, run, store.prove, progress)
     except KeyboardInterrupt:
         is_stopped = True
     return store.prove.get(run.id), is_stopped

@@ -6,7 +6,7 @@ from rich.progress import TaskID
 
 from harness.cli.progress_display import ProgressBars
 from harness.runs.prove.plan import ProveRequest
-from harness.runs.prove.runner import ProveListener
+from harness.runs.prove.release_pool import ProveListener
 from harness.store.prove.values import CellResult, ReleaseFacts, SideResult
 
 

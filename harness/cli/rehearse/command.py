@@ -10,8 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from harness.cli import guard_runs, options, run_kinds, run_output
+from harness.cli import guard_runs, options, run_output
 from harness.cli.command_parser import CommandParser
+from harness.cli.commands import KINDS
 from harness.cli.lane_execution import execute_in_lanes
 from harness.core.errors import UnfixError
 from harness.patching import bootstrap
@@ -90,7 +91,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     )
     if not request.diff:
         run, is_stopped = rehearse_release(targets[0], request, deployments)
-        code = run_output.write_and_print_run(run_kinds.REHEARSE, run, arguments)
+        code = run_output.write_and_print_run(KINDS["rehearse"], run, arguments)
         return 130 if is_stopped else code
     runs = []
     for target in targets:

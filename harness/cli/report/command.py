@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli import options, run_kinds, run_output
+from harness.cli import options, run_lookup, run_output
+from harness.cli.commands import KINDS
 from harness.cli.report import history
 from harness.core.errors import UnfixError
 
@@ -58,19 +59,22 @@ def run_command(arguments: argparse.Namespace) -> int:
     if arguments.since is not None:
         return history.report_history(arguments, store)
     if not arguments.list and (joined := stored_runs.find_requested_run(store, arguments)):
-        return run_output.write_and_print_run(run_kinds.MATRIX, joined, arguments)
-    names = [*arguments.runs, *(name for other in arguments.merge for name in store.merge(other))]
+        return run_output.write_and_print_run(KINDS["matrix"], joined, arguments)
+    names = [
+        *arguments.runs,
+        *(name for other in arguments.merge for name in run_lookup.merge_store(store, other)),
+    ]
     if arguments.list:
         return _print_runs(store, arguments.json)
     for name in names:
-        if found := run_kinds.find_run(store, name):
+        if found := run_lookup.find_run(store, name):
             if len(names) > 1:
                 raise UnfixError(f"{found[0].noun} is shown by itself: name it alone")
             return run_output.write_and_print_run(*found, arguments)
     if not names:
-        kind, newest = run_kinds.find_newest_run(store) or (run_kinds.PROVE, None)
-        if kind is not run_kinds.PROVE:
-            whole = kind.get_table(store).load_whole(newest)
+        kind, newest = run_lookup.find_newest_run(store) or (KINDS["prove"], None)
+        if kind is not KINDS["prove"]:
+            whole = kind.open_table(store).load_whole(newest)
             return run_output.write_and_print_run(kind, whole, arguments)
     return _report_proofs(store, names or [store.prove.find_latest().id], arguments)
 
@@ -95,11 +99,11 @@ def _report_proofs(store: Store, names: list[str], arguments: argparse.Namespace
         alike = [run for run in runs if run.kind == kind]
         whole.append(join_runs(alike))
         add_missing_shard_problems(alike, whole[-1])
-    return run_output.write_and_print_run(run_kinds.PROVE, whole, arguments)
+    return run_output.write_and_print_run(KINDS["prove"], whole, arguments)
 
 
 def _print_runs(store: Store, as_json: bool) -> int:
-    found = run_kinds.list_runs(store)
+    found = run_lookup.list_runs(store)
     if as_json:
         options.print_json([kind.to_list_row(run) for kind, run in found])
         return 0

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from harness.cli import guard_runs, options, run_kinds, run_output
+from harness.cli import guard_runs, options, run_output
+from harness.cli.commands import KINDS
 from harness.cli.lane_execution import execute_in_lanes
 from harness.core import machine
 from harness.core.code_digest import compute_digest
@@ -60,7 +61,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     if request.since:
         return compare_releases(request, arguments)
     run, is_stopped = execute_zoo(prepare_target(request, request.release), request)
-    code = run_output.write_and_print_run(run_kinds.ZOO, run, arguments)
+    code = run_output.write_and_print_run(KINDS["zoo"], run, arguments)
     return 130 if is_stopped else code
 
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from packaging.version import Version
+
 from harness.core.cpp_tokens import is_cpp_path
 from harness.core.source_scopes import ModuleSource, ReleaseSources
 from harness.fixes.forms import parse_form
 from harness.fixes.matching.nearest_code import find_nearest_source
 from harness.fixes.patterns import PatternMatch
 from harness.fixes.registry.schema import CodeTarget, Toggle, ToggleEdit, ToggleVariant
+
+_NEWER_THAN_ALL = Version("99999")
 
 
 class ToggleState(Enum):
@@ -83,12 +87,18 @@ def find_toggle_status(toggle: Toggle, sources: ReleaseSources) -> ToggleStatus:
 
 
 def _find_status_without_version(toggle: Toggle, sources: ReleaseSources) -> ToggleStatus:
-    """Find the newest variant that matches, for a checkout without a version."""
+    """Find the newest variant that matches, for a checkout without a version.
+
+    Such a checkout counts as newer than all releases: where a range has no end, its code must be
+    there, so that a module that was moved or deleted makes the toggle stale.
+    """
     statuses = [_match_variant(toggle, variant, sources) for variant in reversed(toggle.variants)]
     for status in statuses:
         if status.state in (ToggleState.FIXED, ToggleState.BUGGY):
             return status
-    if all(sources.read(t.module) is None for v in toggle.variants for t in v.targets):
+    has_ended = not any(v.specifier.contains(_NEWER_THAN_ALL) for v in toggle.variants)
+    targets = [target for variant in toggle.variants for target in variant.targets]
+    if has_ended and all(sources.read(target.module) is None for target in targets):
         return ToggleStatus(toggle, ToggleState.ABSENT)
     return statuses[0]
 

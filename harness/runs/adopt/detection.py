@@ -7,11 +7,10 @@ with 5 guards each need at most 200 + 10 + 10 runs.
 
 from __future__ import annotations
 
-import select
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.core import paths
@@ -20,16 +19,11 @@ from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.patch_plan import FLIP_DIRECTIONS
 from harness.fixes.registry.schema import Toggle
 from harness.store.prove.values import BUG_OUTCOMES, SideOutcome, SideResult
-from harness.workers.messages import (
-    GuardsCollected,
-    GuardWorkerMessage,
-    GuardWorkerSettings,
-    StartFailure,
-    TaskEnded,
-    TaskKey,
-)
+from harness.workers.engine import Assignment, Engine
+from harness.workers.guard_pool import GuardPool
+from harness.workers.messages import GuardsCollected, GuardWorkerSettings, TaskKey, TestRequest
 from harness.workers.release_target import ReleaseTarget
-from harness.workers.worker_process import ENGINE_TEST_FILE, START_TIMEOUT, GuardWorkerProcess
+from harness.workers.worker_process import ENGINE_TEST_FILE
 
 GUARD_SECONDS = 60.0  # time limit of a guard on one side
 GUARD_MEMORY = 4 << 30
@@ -46,28 +40,64 @@ class DetectionReport:
     asked: int
 
 
-@dataclass
-class _GuardRunner:
-    worker: GuardWorkerProcess
-    jobs: int
-    tasks: list[TaskKey] = field(default_factory=list)
+@dataclass(frozen=True)
+class _GuardRun:
+    task: TaskKey
+    toggles: ToggleDirections
 
-    def run_guards(
-        self, requests: Iterable[tuple[TaskKey, ToggleDirections]]
-    ) -> Iterator[tuple[TaskKey, ToggleDirections, SideResult]]:
-        """Run guards under toggles, `jobs` at a time."""
-        waiting, going = list(requests), dict[int, tuple[TaskKey, ToggleDirections]]()
-        while waiting or going:
-            while waiting and len(going) < self.jobs:
-                task, under = waiting.pop(0)
-                going[self.worker.request_test(task, GUARD_SECONDS, GUARD_MEMORY, under)] = (
-                    task,
-                    under,
-                )
-            for one in _read_messages(self.worker):
-                if isinstance(one, TaskEnded):
-                    self.worker.pop_task(one.serial)
-                    yield *going.pop(one.serial), one.side
+
+class _DetectionPool(GuardPool[_GuardRun]):
+    """The guards of a release, each under some toggles."""
+
+    def __init__(
+        self, target: ReleaseTarget, suites: Path, toggle_folders: Sequence[Path], jobs: int
+    ) -> None:
+        paths.state_folder().mkdir(parents=True, exist_ok=True)
+        super().__init__(
+            target.name,
+            target.python,
+            Path(tempfile.mkdtemp(prefix="ask-", dir=paths.state_folder())) / target.name,
+            suites.parent,
+            jobs=jobs,
+            time_limit=GUARD_SECONDS,
+            memory_limit=GUARD_MEMORY,
+            toggle_folders=toggle_folders,
+        )
+        self.tasks: list[TaskKey] = []
+        self._suites, self._release = suites, target.requested_as or target.name
+        self._engine = Engine([self], jobs)
+        self._sides: dict[_GuardRun, SideResult] = {}
+
+    def make_settings(self, folder: str) -> GuardWorkerSettings:
+        return GuardWorkerSettings(
+            release=self._release,
+            pytest_arguments=[
+                *("--profile", "smoke", str(self._suites)),
+                f"--ignore-glob=*/{ENGINE_TEST_FILE}",
+            ],
+            folder=folder,
+            sides=[],
+            toggle_ids=[],
+        )
+
+    def plan_items(self, collected: GuardsCollected) -> None:
+        self.tasks = [task.key for task in collected.tasks]
+
+    def make_request(self, item: _GuardRun) -> tuple[TaskKey, TestRequest]:
+        return item.task, TestRequest(toggle_directions=list(item.toggles))
+
+    def record_side(self, assignment: Assignment[_GuardRun], side: SideResult) -> None:
+        self._sides[assignment.item] = side
+
+    def give_up(self, problem: str, log: str = "", is_usage_error: bool = False) -> None:
+        raise NotReadyError(f"no suite can run on SGLang {self.name}: {problem}\n{log}".strip())
+
+    def run_guards(self, runs: Iterable[_GuardRun]) -> dict[_GuardRun, SideResult]:
+        """Run guards under toggles, after the guards are collected."""
+        self.waiting.extend(runs)
+        self._sides, self.has_ended = {}, False
+        self._engine.run()
+        return self._sides
 
 
 def find_detecting_guards(
@@ -87,48 +117,40 @@ def find_detecting_guards(
     }
     if not flips:
         return {}
-    paths.state_folder().mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="ask-", dir=paths.state_folder()))
-    words = ["--profile", "smoke", str(suites), f"--ignore-glob=*/{ENGINE_TEST_FILE}"]
-    setting = GuardWorkerSettings(
-        release=target.requested_as or target.name,
-        pytest_arguments=words,
-        folder=str(folder),
-        sides=[],
-        toggle_ids=[],
-    )
-    worker = GuardWorkerProcess(
-        target.python, setting, list(folders), suites.parent, folder / "log"
-    )
+    pool = _DetectionPool(target, suites, folders, jobs)
     try:
-        guard_runner = _GuardRunner(worker, jobs, _wait_for_tasks(worker, target.name))
-        report(f"running {len(guard_runner.tasks)} guards on SGLang {target.name}")
-        return _build_reports(guard_runner, flips, states, target.name)
+        pool.run_guards(())
+        report(f"running {len(pool.tasks)} guards on SGLang {target.name}")
+        return _build_reports(pool, flips, states)
     finally:
-        worker.end()
-        shutil.rmtree(folder, ignore_errors=True)
+        pool.end_workers()
+        shutil.rmtree(pool.folder.parent, ignore_errors=True)
 
 
 def _build_reports(
-    runner: _GuardRunner, flips: Mapping[str, str], states: Mapping[str, ToggleState], release: str
+    pool: _DetectionPool, flips: Mapping[str, str], states: Mapping[str, ToggleState]
 ) -> dict[str, DetectionReport]:
     every: ToggleDirections = tuple(flips.items())
     ran: dict[str, list[TaskKey]] = {name: [] for name in flips}
     flipped: dict[tuple[str, TaskKey], SideResult] = {}
-    for task, _, side in runner.run_guards((task, every) for task in runner.tasks):
+    for run, side in pool.run_guards(_GuardRun(task, every) for task in pool.tasks).items():
         for name in flips:
             if side.ran.get(name):
-                ran[name].append(task)
-                flipped[name, task] = side
+                ran[name].append(run.task)
+                flipped[name, run.task] = side
     if len(every) > 1:
-        alone = ((task, ((name, flips[name]),)) for name, tasks in ran.items() for task in tasks)
-        for task, ((name, _),), side in runner.run_guards(alone):
-            flipped[name, task] = side
+        alone = (
+            _GuardRun(task, ((name, flips[name]),)) for name, tasks in ran.items() for task in tasks
+        )
+        for run, side in pool.run_guards(alone).items():
+            ((name, _),) = run.toggles
+            flipped[name, run.task] = side
     runners = sorted({task for tasks in ran.values() for task in tasks})
-    as_is = {task: side for task, _, side in runner.run_guards((task, ()) for task in runners)}
+    sides = pool.run_guards(_GuardRun(task, ()) for task in runners)
+    as_is = {run.task: side for run, side in sides.items()}
     return {
         name: DetectionReport(
-            release,
+            pool.name,
             tuple(sorted(task[1] for task in tasks)),
             tuple(
                 sorted(
@@ -137,7 +159,7 @@ def _build_reports(
                     if _is_detected(flipped[name, task], as_is[task], states[name])
                 )
             ),
-            len(runner.tasks),
+            len(pool.tasks),
         )
         for name, tasks in ran.items()
     }
@@ -146,22 +168,3 @@ def _build_reports(
 def _is_detected(flipped: SideResult, as_is: SideResult, state: ToggleState) -> bool:
     fixed, buggy = (as_is, flipped) if state is ToggleState.FIXED else (flipped, as_is)
     return fixed.outcome is SideOutcome.PASSED and buggy.outcome in BUG_OUTCOMES
-
-
-def _wait_for_tasks(worker: GuardWorkerProcess, release: str) -> list[TaskKey]:
-    message = worker.wait_for_first_message(START_TIMEOUT)
-    if isinstance(message, GuardsCollected):
-        worker.accept_collected_tasks(message.tasks)
-        return [task.key for task in message.tasks]
-    if isinstance(message, StartFailure):
-        raise NotReadyError(f"no suite can run on SGLang {release}: {message.problem}")
-    raise NotReadyError(f"SGLang {release} did not start: {worker.read_log_tail()}")
-
-
-def _read_messages(worker: GuardWorkerProcess) -> list[GuardWorkerMessage]:
-    if not select.select([worker.read_end], [], [], 0.5)[0]:
-        return []
-    message = worker.receive_messages()
-    if message is None:
-        raise NotReadyError(f"the process that runs the suites is gone: {worker.read_log_tail()}")
-    return message

@@ -43,7 +43,7 @@ from harness.runs.audit.lazy_release import LazyRelease
 from harness.runs.audit.release_kernels import CODE_DIGEST, ReleaseKernels, normalize_lines
 from harness.runs.audit.size_limits import SizeLimits
 from harness.runs.audit.threshold_search import find_overflow_findings
-from harness.sanitizer.triton import recorded_launches
+from harness.sanitizer.triton import frontend, recorded_launches
 
 _KERNEL_SECONDS = 12  # CPU seconds for one kernel
 _CACHE_KIND = "audits"
@@ -65,7 +65,7 @@ def _make_cache_key(
     release: LazyRelease, kernel: SourceKernel, limits: SizeLimits, *more: str
 ) -> str:
     return compute_digest(
-        release.load_kernel(kernel.module, kernel.name).cache_key,
+        frontend.compute_code_key(release.load_kernel(kernel.module, kernel.name)),
         limits.text,
         CODE_DIGEST,
         repr(kernel.launches),

@@ -17,7 +17,6 @@ import json
 import math
 import os
 import pickle
-import selectors
 import signal
 import sys
 import tempfile
@@ -25,14 +24,12 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 
-from harness.core import child_process, processes
-from harness.core.child_process import ProcessHandle
+from harness.core import processes
 from harness.core.pipes import PipeEnd
 from harness.runs.audit import lazy_release
 from harness.runs.audit.findings import (
@@ -44,6 +41,7 @@ from harness.runs.audit.findings import (
     LaunchArgument,
     TrialLaunch,
 )
+from harness.runs.audit.gpu_fork import FindingOrder, GpuFork
 from harness.runs.audit.trial_launches import (
     OVERFLOWS,
     PASSES,
@@ -56,8 +54,9 @@ from harness.sanitizer.gpu import DEFAULT_CHECKS, LINE_CHECK, SUBGRID_CHECK, com
 from harness.sanitizer.gpu.checked_launches import CheckedLauncher
 from harness.sanitizer.gpu.process_reports import PROCESS_REPORTS
 from harness.sanitizer.gpu.program_grid import Subgrid
-from harness.sanitizer.gpu.report_assembly import OVERFLOW_MASK
 from harness.sanitizer.triton import jit_kernels
+from harness.sanitizer.violations.kinds import OVERFLOW_MASK
+from harness.workers.engine import Assignment, Engine, WorkerEnd, WorkPool
 
 _DEVICE = "cuda"
 _LAUNCH_STEP, _COMPILE_STEP = "a launch", "its compilation"
@@ -68,14 +67,6 @@ _PROCESS_BYTES = 1 << 30  # device memory of each process, besides its tensors
 _MAX_PROGRAMS = (1 << 31) - 1  # the largest grid that Triton's launcher counts
 _MAX_ERROR_LENGTH = 160
 StepListener = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class FindingOrder:
-    """Findings by number that share a compiled kernel, for one fork."""
-
-    numbers: tuple[int, ...]
-    slow_step: str = ""  # the step in which an earlier fork ran out of time
 
 
 def main() -> None:
@@ -101,26 +92,11 @@ def _make_compilation_key(finding: AuditFinding) -> tuple[str, ...]:
     return finding.module, finding.kernel, *constants
 
 
-@dataclass(slots=True)
-class _GpuFork:
-    process: ProcessHandle
-    pipe: PipeEnd
-    remaining: list[int] = field(default_factory=list)
-    slow_step: str = ""  # the slow step of its order
-    step: str = ""  # the step that it has begun
-
-    def assign(self, order: FindingOrder) -> None:
-        self.remaining, self.slow_step, self.step = list(order.numbers), order.slow_step, ""
-        with contextlib.suppress(BrokenPipeError):  # the fork has ended; its pipe shows that next
-            self.pipe.send(json.dumps([order.numbers, order.slow_step]).encode())
-
-    @property
-    def remaining_order(self) -> FindingOrder:
-        return FindingOrder(tuple(self.remaining), self.slow_step)
-
-
-class _GpuForkPool:
+class _GpuForkPool(WorkPool[FindingOrder, bytes]):
     """The forks that run findings, a fixed number at a time."""
+
+    shares_workers = False
+    repeats_lost_items = False  # a fork runs one launch at a time, which is to blame
 
     def __init__(
         self,
@@ -129,68 +105,55 @@ class _GpuForkPool:
         jobs: int,
         answers: IO[str],
     ) -> None:
-        self._launcher, self._findings, self._jobs, self._answers = (
-            launcher,
-            findings,
-            jobs,
-            answers,
-        )
-        self._selector = selectors.DefaultSelector()
-        self._waiting_orders: deque[FindingOrder] = deque()
+        super().__init__("the GPU", jobs)
+        self.is_collected = True
+        self._serve = functools.partial(_serve_orders, launcher, findings)
+        self._answers = answers
         self._late_orders: deque[FindingOrder] = deque()  # too slow while others waited
 
     def run(self, groups: Iterable[list[int]], deadline: float) -> None:
-        self._waiting_orders += (FindingOrder(tuple(group)) for group in groups)
-        while time.monotonic() < deadline and self._assign_orders():
-            for key, _ in self._selector.select(max(0.0, deadline - time.monotonic())):
-                self._read_messages(key.data)
-        for fork in self._list_forks():
-            fork.process.send_signal(signal.SIGKILL)
-            self._waiting_orders.append(fork.remaining_order)
-            self._reap_fork(fork)
-        for order in (*self._waiting_orders, *self._late_orders):
+        self.waiting += (FindingOrder(tuple(group)) for group in groups)
+        for _ in Engine([self], self.jobs).iterate_turns():
+            if time.monotonic() > deadline:
+                break
+        for each in self.running.values():
+            self.waiting.append(each.worker.remaining_order)
+        self.end_workers()
+        for order in (*self.waiting, *self._late_orders):
             slow = f"{_describe_timeout(order.slow_step, False)}, and " if order.slow_step else ""
             self._write_answers(order.numbers, slow + NO_TIME)
 
-    def _assign_orders(self) -> bool:
-        """Give every idle fork an order; return whether any fork has one."""
-        idle = [fork for fork in self._list_forks() if not fork.remaining]
-        while queue := self._waiting_orders or self._late_orders:
-            if not idle and len(self._list_forks()) == self._jobs:
-                return True
-            (idle.pop() if idle else self._start_fork()).assign(queue.popleft())
-        return any(fork.remaining for fork in self._list_forks())
+    def start_worker(self) -> GpuFork:
+        return GpuFork(self._serve)
 
-    def _list_forks(self) -> list[_GpuFork]:
-        return [key.data for key in self._selector.get_map().values()]
+    def count_workers(self) -> int:
+        return min(self.jobs, len(self.waiting) + len(self._late_orders) + len(self.running))
 
-    def _write_answers(self, numbers: Iterable[int], words: str) -> None:
-        for number in numbers:
-            self._answers.write(json.dumps([number, words]) + "\n")
+    def refill(self) -> None:
+        if self._late_orders:
+            self.waiting.append(self._late_orders.popleft())
 
-    def _start_fork(self) -> _GpuFork:
-        serve = functools.partial(_serve_orders, self._launcher, self._findings)
-        fork = _GpuFork(*child_process.fork_with_pipe(serve, new_session=True))
-        self._selector.register(fork.pipe.read_end, selectors.EVENT_READ, fork)
-        return fork
+    def send_item(self, assignment: Assignment[FindingOrder]) -> None:
+        assignment.worker.assign(assignment.item)
 
-    def _read_messages(self, fork: _GpuFork) -> None:
-        """Read results and steps; when the fork has ended, queue the rest of its order again."""
-        for line in fork.pipe.receive_lines():
-            match json.loads(line):
-                case {"step": str(step)}:
-                    fork.step = step
-                case {"result": str(result)}:
-                    self._write_answers([fork.remaining.pop(0)], result)
-        if not fork.pipe.is_peer_closed:
-            return
-        code = self._reap_fork(fork)
-        if code and fork.remaining:
-            self._blame(fork, code)
-        if fork.remaining:
-            self._waiting_orders.appendleft(fork.remaining_order)
+    def handle_message(self, worker: GpuFork, message: bytes) -> None:
+        match json.loads(message):
+            case {"step": str(step)}:
+                worker.step = step
+            case {"result": str(result)}:
+                self._write_answers([worker.remaining.pop(0)], result)
+                if not worker.remaining:
+                    (assignment,) = self.list_running(worker)
+                    self.finish(assignment.serial)
 
-    def _blame(self, fork: _GpuFork, code: int) -> None:
+    def record_loss(self, lost: Assignment[FindingOrder], end: WorkerEnd) -> None:
+        """Answer for the finding that ended a fork, and queue the rest of its order again."""
+        if end.code:
+            self._blame(lost.worker, end.code)
+        if lost.worker.remaining:
+            self.waiting.appendleft(lost.worker.remaining_order)
+
+    def _blame(self, fork: GpuFork, code: int) -> None:
         """Answer for the finding that ended a fork; a slow one runs once more at the end."""
         slow = code == -signal.SIGALRM
         count = len(fork.remaining) if slow and fork.step == _COMPILE_STEP else 1
@@ -201,12 +164,9 @@ class _GpuForkPool:
             reason = _describe_timeout(fork.step, True) if slow else _PROCESS_ENDED
             self._write_answers(ended, reason)
 
-    def _reap_fork(self, fork: _GpuFork) -> int:
-        self._selector.unregister(fork.pipe.read_end)
-        fork.pipe.close()
-        code = fork.process.reap()
-        child_process.kill_process_group(fork.process.pid)  # its assembler may still run
-        return code
+    def _write_answers(self, numbers: Iterable[int], words: str) -> None:
+        for number in numbers:
+            self._answers.write(json.dumps([number, words]) + "\n")
 
 
 def _describe_timeout(step: str, is_extended: bool) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import shlex
 import shutil
 import signal
 import socket
+import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from harness.runs.bisect.trial_runner import ToggleChoices, TrialJob, VersionUnd
 from harness.store.bisect.values import BisectAnswer, BisectTrial
 from harness.workers import command_supervisor
 from harness.workers.command_supervisor import CommandRequest
+from harness.workers.engine import Assignment, Engine, WorkPool
 
 MAX_OUTPUT_KEPT = 6000  # characters of output in a trial
 MAX_OUTPUT_JUDGED = 1 << 20  # bytes of output that the rules read
@@ -82,22 +84,15 @@ class CommandRunner:
         return {}  # each process patches only the modules that it imports
 
     def run(self, batch: list[TrialJob]) -> Iterator[tuple[int, BisectTrial]]:
-        waiting = list(enumerate(batch))
-        running: dict[ProcessHandle, tuple[int, TrialJob, Path]] = {}
+        pool = _CommandPool(self, list(enumerate(batch)))
+        engine = Engine([pool], self.jobs)
         try:
-            while waiting or running:
-                while waiting and len(running) < self.jobs:
-                    index, job = waiting.pop(0)
-                    supervisor, folder = self._start_job(job)
-                    running[supervisor] = (index, job, folder)
-                for supervisor in select.select(list(running), [], [])[0]:
-                    index, job, folder = running.pop(supervisor)
-                    _reap_supervisor(supervisor)
+            for _ in engine.iterate_turns():
+                while pool.ended:
+                    index, job, folder = pool.ended.popleft()
                     yield index, self._read_trial(job, folder)
         finally:
-            for supervisor in running:
-                supervisor.send_signal(signal.SIGTERM)  # the supervisor ends the command
-                _reap_supervisor(supervisor)
+            engine.end()
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -107,7 +102,7 @@ class CommandRunner:
             return self.time_limit
         return 60 + 5 * self.longest_seconds if self.longest_seconds else FIRST_RUN_LIMIT
 
-    def _start_job(self, job: TrialJob) -> tuple[ProcessHandle, Path]:
+    def start_job(self, job: TrialJob) -> tuple[ProcessHandle, Path]:
         self._runs_started += 1
         folder = self.folder / str(self._runs_started)
         folder.mkdir(parents=True)
@@ -185,10 +180,71 @@ class CommandRunner:
         return f"cd {shlex.quote(str(self.cwd))} && {shlex.join([*words, '--', *self.command])}"
 
 
-def _reap_supervisor(supervisor: ProcessHandle) -> None:
-    """Wait for a child's end, unless another thread has reaped it."""
-    with contextlib.suppress(ChildProcessError):
-        supervisor.reap()
+class _CommandWorker:
+    """A command below its supervisor: a worker of one item, whose end is its only message."""
+
+    is_ready = True
+    unsent_ends = ()
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.supervisor: ProcessHandle | None = None
+        self.folder = Path()
+
+    def fileno(self) -> int:
+        assert self.supervisor is not None
+        return self.supervisor.fileno()
+
+    def send_rest(self) -> None: ...
+
+    def receive_messages(self) -> list[None]:
+        return [None]
+
+    def ask_to_end(self) -> None:
+        if self.supervisor is not None:
+            self.supervisor.send_signal(signal.SIGTERM)  # the supervisor ends the command
+
+    def end(self, kill: bool = False) -> int:
+        """Wait for the supervisor's end, unless another thread has reaped it."""
+        with contextlib.suppress(ChildProcessError):
+            return self.supervisor.reap() if self.supervisor is not None else 0
+        return 0
+
+    def read_log_tail(self) -> str:
+        return ""
+
+
+class _CommandPool(WorkPool[tuple[int, TrialJob], None]):
+    """A batch of commands, each in processes of its own."""
+
+    shares_workers = False
+
+    def __init__(self, runner: CommandRunner, jobs: list[tuple[int, TrialJob]]) -> None:
+        super().__init__("the command", runner.jobs)
+        self.ended: deque[tuple[int, TrialJob, Path]] = deque()
+        self.is_collected = True
+        self._runner = runner
+        self.waiting.extend(jobs)
+
+    def count_workers(self) -> int:
+        return 0  # each item starts its own
+
+    def find_free_worker(self) -> _CommandWorker | None:
+        if not self.waiting:
+            return None
+        worker = _CommandWorker()
+        self.workers.append(worker)
+        return worker
+
+    def send_item(self, assignment: Assignment[tuple[int, TrialJob]]) -> None:
+        worker = assignment.worker
+        worker.supervisor, worker.folder = self._runner.start_job(assignment.item[1])
+
+    def handle_message(self, worker: _CommandWorker, message: None) -> None:
+        (assignment,) = self.list_running(worker)
+        self.finish(assignment.serial)
+        self.retire_worker(worker)
+        self.ended.append((*assignment.item, worker.folder))
 
 
 def split_by_direction(job: TrialJob) -> tuple[list[str], list[str]]:

@@ -5,33 +5,32 @@ from __future__ import annotations
 import ast
 import contextlib
 import difflib
-import select
 import shlex
 import shutil
-import tempfile
-import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from harness.core import paths, process_exit
+from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
 from harness.runs.bisect.command_runner import MAX_OUTPUT_KEPT
 from harness.runs.bisect.outcome_rules import OutcomeRules
 from harness.runs.bisect.trial_runner import ToggleChoices, TrialJob, VersionUnderTest
 from harness.store.bisect.values import BisectAnswer, BisectTrial
 from harness.store.prove.values import BUG_OUTCOMES, SideOutcome, SideResult
+from harness.workers.engine import Assignment, Engine
+from harness.workers.guard_pool import GuardPool
 from harness.workers.messages import (
     GuardsCollected,
+    GuardWorkerMessage,
     GuardWorkerSettings,
     LiveToggleProblems,
     LiveToggleQuery,
-    StartFailure,
-    TaskEnded,
     TaskKey,
+    TestRequest,
 )
-from harness.workers.supervisor import make_exit_result
-from harness.workers.worker_process import START_TIMEOUT, GuardWorkerProcess
 
 MAX_LIVE_WORKERS = 3  # releases whose process stays alive
 
@@ -75,27 +74,102 @@ def _list_function_names(path: Path) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
-@dataclass
-class _PendingJob:
+@dataclass(eq=False)
+class _JobTests:
     """A job with the results of its tests so far: one guard may have several parameters."""
 
     batch_index: int
     job: TrialJob
-    pending_tests: list[TaskKey] = field(default_factory=list)
-    running_serials: set[int] = field(default_factory=set)  # serials of running tests
+    test_count: int = 0
     sides: list[SideResult] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class _LiveWorker:
-    """The process of a release, and the tests that it collected."""
+class _TestRun:
+    """One test of a job. Without a test, it asks which of the job's toggles can be applied live."""
 
-    worker: GuardWorkerProcess
-    test_keys: list[TaskKey]
+    tests: _JobTests
+    key: TaskKey | None = None
+
+
+class _VersionPool(GuardPool[_TestRun]):
+    """The tests of the guard on one version of SGLang."""
+
+    def __init__(self, runner: GuardRunner, version: VersionUnderTest) -> None:
+        file = Path(runner.node.partition("::")[0])
+        is_ours = file.is_relative_to(paths.project_folder())
+        super().__init__(
+            version.name,
+            version.python,
+            runner.folder / version.name,
+            paths.project_folder() if is_ours else file.parent,
+            jobs=runner.jobs,
+            time_limit=runner.time_limit,
+            memory_limit=runner.memory_limit,
+            toggle_folders=runner.toggle_folders,
+        )
+        self.testss: deque[_JobTests] = deque()
+        self.ended_jobs: deque[_JobTests] = deque()
+        self.unfit_toggles: dict[str, str] = {}  # the answer to the last question
+        self._runner = runner
+
+    def make_settings(self, folder: str) -> GuardWorkerSettings:
+        return GuardWorkerSettings(
+            release=self.name,
+            pytest_arguments=["--profile", self._runner.profile, self._runner.node],
+            sides=[],
+            toggle_ids=[],
+            folder=folder,
+            device=self._runner.device,
+        )
+
+    def plan_items(self, collected: GuardsCollected) -> None:
+        if collected.problems or not collected.tasks:
+            why = "\n".join(collected.problems) or "it collects no test that guards anything"
+            self.give_up(f"{self._runner.node} cannot be run: {why}", is_usage_error=True)
+
+    def refill(self) -> None:
+        """Add the tests of the next job."""
+        if self.testss:
+            tests = self.testss.popleft()
+            keys = list(filter(self._runner.is_selected, self.task_keys))
+            tests.test_count = len(keys)
+            self.waiting.extend(_TestRun(tests, key) for key in keys)
+
+    def send_item(self, assignment: Assignment[_TestRun]) -> None:
+        if assignment.item.key is not None:
+            super().send_item(assignment)
+            return
+        choices = assignment.item.tests.job.choices
+        query = LiveToggleQuery([(name, way.value) for name, way in choices])
+        assignment.worker.send_request(query)
+
+    def make_request(self, item: _TestRun) -> tuple[TaskKey, TestRequest]:
+        assert item.key is not None
+        directions = [(name, way.value) for name, way in item.tests.job.choices]
+        return item.key, TestRequest(toggle_directions=directions)
+
+    def handle_message(self, worker: Any, message: GuardWorkerMessage) -> None:
+        if isinstance(message, LiveToggleProblems):
+            self.finish(next(iter(self.running)))  # nothing else runs while it is asked
+            self.unfit_toggles = message.reasons
+        else:
+            super().handle_message(worker, message)
+
+    def finish_pool(self) -> None:
+        self._runner.end_old_workers()
+
+    def record_side(self, assignment: Assignment[_TestRun], side: SideResult) -> None:
+        tests = assignment.item.tests
+        if assignment.item.key is None:
+            raise NotReadyError(f"SGLang {self.name} ended: {side.headline}\n{side.detail}")
+        tests.sides.append(side)
+        if len(tests.sides) == tests.test_count:
+            self.ended_jobs.append(tests)
 
 
 class GuardRunner:
-    """Runs a guard on one release at a time, each run in a fork of one process."""
+    """Runs a guard on some releases, each run in a fork of the release's process."""
 
     def __init__(
         self,
@@ -121,155 +195,64 @@ class GuardRunner:
         self.profile = profile
         self.toggle_folders = toggle_folders
         self.selected_test = ""  # one test of the node; empty: all of them
-        self._live_workers: dict[VersionUnderTest, _LiveWorker] = {}  # the last used one comes last
-        self._workers_started = 0
+        self._pools: dict[VersionUnderTest, _VersionPool] = {}  # the last used one comes last
 
     def find_unfit_toggles(
         self, version: VersionUnderTest, choices: ToggleChoices
     ) -> dict[str, str]:
         """Find the toggles that cannot be applied in a running process, with the reasons."""
-        worker = self._get_live_worker(version).worker
-        worker.send_request(LiveToggleQuery([(name, way.value) for name, way in choices]))
-        while (messages := worker.receive_messages()) is not None:
-            for one in messages:
-                if isinstance(one, LiveToggleProblems):
-                    return one.reasons
-        raise NotReadyError(f"SGLang {version.name} ended: {worker.read_log_tail()}")
+        pool = self._open_pool(version)
+        pool.waiting.append(_TestRun(_JobTests(0, TrialJob(version, (), choices, ""))))
+        Engine([pool], jobs=1).run()
+        return pool.unfit_toggles
 
     def run(self, batch: list[TrialJob]) -> Iterator[tuple[int, BisectTrial]]:
-        waiting = list(enumerate(batch))
-        going: dict[int, _PendingJob] = {}  # keys: serials of orders
-        now: VersionUnderTest | None = None
+        pools = list(dict.fromkeys(self._open_pool(job.version) for job in batch))
+        for index, job in enumerate(batch):
+            self._pools[job.version].testss.append(_JobTests(index, job))
         try:
-            while waiting or going:
-                while waiting and len({id(one) for one in going.values()}) < self.jobs:
-                    place = waiting[0][1].version
-                    if going and place != now:
-                        break  # the runs of another release end first
-                    now, living = place, self._get_live_worker(place)
-                    one = _PendingJob(*waiting.pop(0))
-                    one.pending_tests = list(filter(self._is_selected, living.test_keys))
-                    self._dispatch_tests(one, going)
-                assert now is not None
-                for serial, side in self._collect_ended_sides(now, going):
-                    one = going.pop(serial)
-                    one.running_serials.discard(serial)
-                    one.sides.append(side)
-                    self._dispatch_tests(one, going)
-                    if not one.running_serials:
-                        yield one.batch_index, self._make_trial(one)
+            for _ in Engine(pools, self.jobs).iterate_turns():
+                for pool in pools:
+                    while pool.ended_jobs:
+                        ended = pool.ended_jobs.popleft()
+                        yield ended.batch_index, self._make_trial(ended)
         except BaseException:
             self.close()
             raise
 
-    def _dispatch_tests(
-        self, pending_job: _PendingJob, jobs_by_serial: dict[int, _PendingJob]
-    ) -> None:
-        """Start a job's tests: all at once if each is a fork, else one after the other."""
-        while pending_job.pending_tests and (
-            self.is_deterministic or not pending_job.running_serials
-        ):
-            worker = self._get_live_worker(pending_job.job.version).worker
-            under = [(name, way.value) for name, way in pending_job.job.choices]
-            serial = worker.request_test(
-                pending_job.pending_tests.pop(0), self.time_limit, self.memory_limit, under
-            )
-            pending_job.running_serials.add(serial)
-            jobs_by_serial[serial] = pending_job
-
     def close(self) -> None:
-        while self._live_workers:
-            self._end_worker(next(iter(self._live_workers)))
+        for pool in self._pools.values():
+            pool.end_workers()
+        self._pools.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    # Workers
+    def _open_pool(self, version: VersionUnderTest) -> _VersionPool:
+        """Return the pool of a release, which may have a living worker."""
+        pool = self._pools.pop(version, None) or _VersionPool(self, version)
+        self._pools[version] = pool
+        pool.has_ended = False
+        return pool
 
-    def _get_live_worker(self, version: VersionUnderTest) -> _LiveWorker:
-        """Return the worker of a release; the last few stay alive, since imports take longest."""
-        living = self._live_workers.pop(version, None) or self._start_worker(version)
-        self._live_workers[version] = living
-        while len(self._live_workers) > MAX_LIVE_WORKERS:
-            self._end_worker(next(iter(self._live_workers)))
-        return living
-
-    def _end_worker(self, version: VersionUnderTest, kill: bool = False) -> int:
-        return self._live_workers.pop(version).worker.end(kill)
-
-    def _start_worker(self, version: VersionUnderTest) -> _LiveWorker:
-        self._workers_started += 1
-        self.folder.mkdir(parents=True, exist_ok=True)
-        setting = GuardWorkerSettings(
-            release=version.name,
-            pytest_arguments=["--profile", self.profile, self.node],
-            sides=[],
-            toggle_ids=[],
-            folder=tempfile.mkdtemp(dir=self.folder),
-            device=self.device,
-        )
-        log = self.folder / f"{version.name}-{self._workers_started}.log"
-        file = Path(self.node.partition("::")[0])
-        root = (
-            paths.project_folder() if file.is_relative_to(paths.project_folder()) else file.parent
-        )
-        worker = GuardWorkerProcess(version.python, setting, self.toggle_folders, root, log)
-        try:
-            message = self._await_collection(worker, version)
-            if message.problems or not message.tasks:
-                why = "\n".join(message.problems) or "it collects no test that guards anything"
-                raise UnfixError(f"{self.node} cannot be run on SGLang {version.name}: {why}")
-        except BaseException:
-            worker.end()
-            raise
-        worker.accept_collected_tasks(message.tasks)
-        return _LiveWorker(worker, [task.key for task in message.tasks])
-
-    def _await_collection(
-        self, worker: GuardWorkerProcess, version: VersionUnderTest
-    ) -> GuardsCollected:
-        message = worker.wait_for_first_message(START_TIMEOUT)
-        if isinstance(message, GuardsCollected):
-            return message
-        if isinstance(message, StartFailure):
-            raise NotReadyError(
-                f"{self.node} on SGLang {version.name}: {message.problem}\n{worker.read_log_tail()}"
-            )
-        raise NotReadyError(f"SGLang {version.name} did not start: {worker.read_log_tail()}")
-
-    def _collect_ended_sides(
-        self, version: VersionUnderTest, jobs_by_serial: dict[int, _PendingJob]
-    ) -> list[tuple[int, SideResult]]:
-        """Collect the tests that ended; a dead worker ends all of its tests."""
-        worker = self._live_workers[version].worker
-        ready = select.select([worker.read_end], [], [], 0.2)[0]
-        messages = worker.receive_messages() if ready else []
-        overdue = worker.is_overdue(time.monotonic(), START_TIMEOUT, self.is_deterministic)
-        if messages is None or overdue:
-            code = self._end_worker(version, kill=overdue)
-            return [
-                (serial, _side_from_worker_exit(code, overdue, self.time_limit))
-                for serial in jobs_by_serial
-            ]
-        ended = [one for one in messages if isinstance(one, TaskEnded)]
-        for one in ended:
-            worker.pop_task(one.serial)
-        if any(one.is_device_lost for one in ended):
-            self._end_worker(version)
-        return [(one.serial, one.side) for one in ended]
+    def end_old_workers(self) -> None:
+        """End the workers that were not used lately; a few stay alive: imports take longest."""
+        ended = [version for version, pool in self._pools.items() if pool.has_ended]
+        for version in ended[: max(0, len(self._pools) - MAX_LIVE_WORKERS)]:
+            self._pools.pop(version).end_workers()
 
     # Results
 
-    def _is_selected(self, test_key: TaskKey) -> bool:
+    def is_selected(self, test_key: TaskKey) -> bool:
         return (
             not self.selected_test
             or test_key[1] == self.selected_test
             or test_key[1].startswith(f"{self.selected_test}[")
         )
 
-    def _make_trial(self, pending_job: _PendingJob) -> BisectTrial:
+    def _make_trial(self, tests: _JobTests) -> BisectTrial:
         """Join the results of all parameters; ignore those that do not apply on the release."""
-        applied = [side for side in pending_job.sides if side.outcome is not SideOutcome.NA]
+        applied = [side for side in tests.sides if side.outcome is not SideOutcome.NA]
         by_answer: dict[BisectAnswer, tuple[str, SideResult]] = {}
-        for each in applied or pending_job.sides:
+        for each in applied or tests.sides:
             answer, how = self._judge_side(each)
             by_answer[answer] = how, each
         answer = next(
@@ -279,17 +262,17 @@ class GuardRunner:
         )
         how, side = by_answer[answer]
         ran: dict[str, int] = {}
-        for each in pending_job.sides:
+        for each in tests.sides:
             for name, count in each.ran.items():
                 ran[name] = ran.get(name, 0) + count
-        known = not any(each.outcome is SideOutcome.LOST for each in pending_job.sides)
-        return pending_job.job.make_trial(
+        known = not any(each.outcome is SideOutcome.LOST for each in tests.sides)
+        return tests.job.make_trial(
             answer,
             how,
-            sum(each.seconds + each.overhead for each in pending_job.sides),
-            reach_by_toggle=ran if known and pending_job.job.choices else None,
+            sum(each.seconds + each.overhead for each in tests.sides),
+            reach_by_toggle=ran if known and tests.job.choices else None,
             output="\n".join([*side.example, side.detail])[-MAX_OUTPUT_KEPT:].strip(),
-            replay=self._build_replay_command(pending_job.job),
+            replay=self._build_replay_command(tests.job),
         )
 
     def _judge_side(self, side: SideResult) -> tuple[BisectAnswer, str]:
@@ -315,11 +298,3 @@ class GuardRunner:
         pytest = ["python", "-m", "pytest", "--profile", self.profile, node]
         pytest += ["--device", self.device] if self.device != "cpu" else []
         return shlex.join([*words, "--", *pytest])
-
-
-def _side_from_worker_exit(code: int, overdue: bool, time_limit: float) -> SideResult:
-    """Return the result of a test that ended its worker."""
-    if overdue:
-        return make_exit_result(process_exit.describe_exit(code, exceeded_seconds=time_limit))
-    how = process_exit.describe_code(code)
-    return SideResult("", SideOutcome.LOST, headline=f"it ended its worker ({how})")

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from harness.core import paths
+from harness.core.child_process import ProcessHandle
 from harness.core.errors import NotReadyError, UnfixError
 from harness.matrices.schema import DEFAULT_TASKS
 from harness.patching.child_environment import ChildEnvironment
@@ -128,13 +129,13 @@ class LmEvalScorer:
             self.piped_process.send_json(request)
         except ProcessEnded as gone:
             raise NotReadyError(f"lm-eval ended: {gone}") from None
-        self._await_reply(request_timeout + total_timeout + SCORING_SECONDS, server.handle.fileno())
+        self._await_reply(request_timeout + total_timeout + SCORING_SECONDS, server.handle)
         return msgspec.convert(json.loads(out.read_bytes()), list[ItemAnswer])
 
-    def _await_reply(self, seconds: float, server_handle: int | None = None) -> None:
+    def _await_reply(self, seconds: float, server: ProcessHandle | None = None) -> None:
         """Wait for a reply; once the server has died, the remaining items fail by themselves."""
         try:
-            reply = self.piped_process.receive_json(seconds, server_handle, DEAD_SERVER_SECONDS)
+            reply = self.piped_process.receive_json(seconds, server, DEAD_SERVER_SECONDS)
         except ReplyTimeout as silent:
             raise ServerFailed(f"no answers within {silent}") from None
         except ProcessEnded as gone:

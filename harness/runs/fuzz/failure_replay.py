@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -12,18 +14,21 @@ from harness.core.errors import NotReadyError, UnfixError
 from harness.guards.hypothesis_adapter import SHAPE_MISMATCH_PHRASE
 from harness.runs.fuzz import failure_files
 from harness.runs.fuzz.failure_files import are_same_arguments, describe_changed_strategy
+from harness.runs.fuzz.fuzz_schedule import FuzzTestState
 from harness.runs.fuzz.messages import (
     ExampleNote,
+    FuzzTask,
     FuzzTestsCollected,
     FuzzWorkerMessage,
     TimeSlice,
     TimeSliceEnded,
 )
-from harness.runs.fuzz.release_search import FuzzRequest, ReleaseSearch
-from harness.store.fuzz.values import FailureRecord
+from harness.runs.fuzz.release_search import FuzzPool, FuzzRequest, RunningTimeSlice
+from harness.store.fuzz.values import FailureRecord, FuzzTestResult
 from harness.store.prove.values import SideOutcome
+from harness.workers.engine import Assignment, Engine, WorkerEnd
 from harness.workers.messages import StartFailure
-from harness.workers.worker_process import START_TIMEOUT
+from harness.workers.release_target import ReleaseTarget
 
 
 class ReplayResult(msgspec.Struct):
@@ -42,52 +47,62 @@ def replay_failure(failure: FailureRecord, request: FuzzRequest) -> ReplayResult
     failure_files.locate_test_file(failure)
     (target,) = request.targets
     folder = paths.state_folder() / "fuzz" / "replays" / target.name
-    release = ReleaseSearch(request, target, folder)
+    pool = _ReplayPool(request, target, folder, failure)
     try:
-        release.start()
-        assert release.worker is not None
-        number = _find_test_number(_wait_for_message(release, START_TIMEOUT), failure, target.name)
-        release.worker.send_request(_make_replay_slice(failure, number, request))
-        ended = _wait_for_message(release, request.example_seconds + 60)
-        assert isinstance(ended, TimeSliceEnded)
-        note = release.worker.get_files(ended.serial).read_note()
-        failures = release.worker.get_files(ended.serial).read_failures()
-        headline = failures[0].headline if failures else ended.headline
+        Engine([pool], jobs=1).run()
+        assert pool.result is not None
+        return pool.result
     finally:
-        release.end()
+        pool.end_workers()
         shutil.rmtree(folder, ignore_errors=True)
-    return _judge_replay(failure, target.name, ended, note, headline)
 
 
-def _wait_for_message(release: ReleaseSearch, seconds: float) -> FuzzWorkerMessage:
-    worker = release.worker
-    assert worker is not None
-    age = time.monotonic() - worker.started
-    message: FuzzWorkerMessage | None = worker.wait_for_first_message(age + seconds)
-    if message is None:
-        name = release.target.name
-        raise NotReadyError(f"SGLang {name} gave no answer: {worker.read_log_tail()}")
-    return message
+class _ReplayPool(FuzzPool):
+    """A release on which one slice runs: the example of a failure."""
+
+    def __init__(
+        self, request: FuzzRequest, target: ReleaseTarget, folder: Path, failure: FailureRecord
+    ) -> None:
+        super().__init__(request, target, folder)
+        self.result: ReplayResult | None = None
+        self._failure = failure
+
+    def compute_limit(self, item: RunningTimeSlice) -> float:
+        return self.request.example_seconds + 30
+
+    def handle_message(self, worker: Any, message: FuzzWorkerMessage) -> None:
+        if isinstance(message, StartFailure):
+            raise (UnfixError if message.is_usage_error else NotReadyError)(message.problem)
+        if isinstance(message, FuzzTestsCollected):
+            self.accept_worker(worker)
+            test = _find_test(message, self._failure, self.name)
+            state = FuzzTestState(test, FuzzTestResult(test.name, self.name))
+            time_slice = _make_replay_slice(self._failure, test.number, self.request)
+            self.waiting.append(RunningTimeSlice(state, time_slice))
+            return
+        files = self.get_files(self.finish(message.serial))
+        failures = files.read_failures()
+        headline = failures[0].headline if failures else message.headline
+        self.result = _judge_replay(self._failure, self.name, message, files.read_note(), headline)
+
+    def record_loss(self, lost: Assignment[RunningTimeSlice], end: WorkerEnd) -> None:
+        raise NotReadyError(f"SGLang {self.name} gave no answer: {end.log}")
 
 
-def _find_test_number(message: FuzzWorkerMessage, failure: FailureRecord, release: str) -> int:
-    if isinstance(message, StartFailure):
-        raise (UnfixError if message.is_usage_error else NotReadyError)(message.problem)
-    assert isinstance(message, FuzzTestsCollected)
+def _find_test(message: FuzzTestsCollected, failure: FailureRecord, release: str) -> FuzzTask:
     test = next((test for test in message.tests if test.name == failure.test), None)
     if test is None:
         raise UnfixError(f"pytest does not collect {failure.test} on SGLang {release}")
     if test.left_out:
         reason = f"cannot be replayed on SGLang {release}: {test.left_out}"
         raise UnfixError(f"{test.name} {reason}")
-    return test.number
+    return test
 
 
 def _make_replay_slice(failure: FailureRecord, number: int, request: FuzzRequest) -> TimeSlice:
     now = time.monotonic()
     return TimeSlice(
         test_number=number,
-        serial=1,
         seed=failure.seed,
         memory=request.memory,
         generate_until=now + request.example_seconds,

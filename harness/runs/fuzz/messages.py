@@ -64,12 +64,12 @@ class TimeSlice(msgspec.Struct, omit_defaults=True):
     """A request to run one test for a while, in a process of its own."""
 
     test_number: int
-    serial: int
     seed: int
     memory: int
     generate_until: float  # on the machine's monotonic clock, like all times here
     shrink_until: float
     end_after: float  # seconds until the run ends its process
+    serial: int = 0
     known_failures: list[str] = []  # keys of failures that count as passes
     first_blobs: list[str] = []  # examples to run first
     replay_blob: str = ""  # the only example, for a replay

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
 from harness.core import device
 from harness.runs.fuzz import example_corpus
@@ -31,10 +33,13 @@ from harness.store.fuzz.values import (
     ToggleDirections,
 )
 from harness.store.prove.values import SideOutcome
+from harness.workers.engine import Assignment, WorkerEnd, WorkPool
+from harness.workers.messages import StartFailure
 from harness.workers.release_target import ReleaseTarget
 from harness.workers.worker_process import WorkerProcess
 
 SHRINK_SECONDS = 30.0  # seconds to shrink a failure in one slice
+MAX_LOST_WORKERS = 3  # in a row, before the run gives up
 MAX_SHRINK_ATTEMPTS = 2  # number of slices that shrink one failure
 GRACE_SECONDS = 4.0  # seconds beyond the budget for running examples
 
@@ -55,9 +60,9 @@ class FuzzRequest:
     toggle_folders: list[Path] = field(default_factory=list)  # further toggles
 
 
-@dataclass
+@dataclass(eq=False)
 class RunningTimeSlice:
-    """A running slice."""
+    """A slice, from its request to its end."""
 
     test_state: FuzzTestState
     time_slice: TimeSlice
@@ -99,6 +104,40 @@ class KnownBugCheck:
         return record.key in [one.key for one in found] or record.error == outcome.value
 
 
+class SearchEvents(Protocol):
+    """The run, as one of its releases calls it."""
+
+    def report_release_started(self, release: str) -> None: ...
+
+    def is_turn_of(self, release: ReleaseSearch) -> bool:
+        """Return whether a release may search: all before it have ended."""
+        ...
+
+    def take_time_share(self, now: float) -> float:
+        """Return the seconds of the next release's search."""
+        ...
+
+    def handle_collected(
+        self, release: ReleaseSearch, message: FuzzTestsCollected, is_first: bool
+    ) -> None: ...
+
+    def handle_slice_end(
+        self,
+        release: ReleaseSearch,
+        ended: Assignment[RunningTimeSlice],
+        message: TimeSliceEnded,
+    ) -> None: ...
+
+    def handle_death(
+        self,
+        release: ReleaseSearch,
+        ended: Assignment[RunningTimeSlice],
+        message: TimeSliceEnded,
+    ) -> None: ...
+
+    def enforce_limits(self, release: ReleaseSearch, now: float) -> None: ...
+
+
 class FuzzWorkerProcess(WorkerProcess[FuzzWorkerMessage]):
     """A process that imports a release and forks slices, and the files that slices write."""
 
@@ -109,32 +148,18 @@ class FuzzWorkerProcess(WorkerProcess[FuzzWorkerMessage]):
         return SliceFiles(self.folder, serial)
 
 
-class ReleaseSearch:
-    """One release of the run."""
+class FuzzPool(WorkPool[RunningTimeSlice, FuzzWorkerMessage]):
+    """The slices of tests of one release, in forks of one worker."""
+
+    repeats_lost_items = False  # a slice's example that ended its worker is a failure
 
     def __init__(self, request: FuzzRequest, target: ReleaseTarget, folder: Path) -> None:
+        super().__init__(target.name, request.jobs)
         self.request = request
         self.target = target
         self.folder = folder
-        self.worker: FuzzWorkerProcess | None = None
-        self.schedule: FuzzSchedule | None = None
-        self.test_states: list[FuzzTestState] = []
-        self.running: dict[int, RunningTimeSlice] = {}
-        self.code_files: list[CodeFile] = []
-        self.versions: dict[str, str] = {}
-        self.failures: dict[tuple[str, str], RunFailure] = {}  # by test and failure
-        # Examples to shrink: the test, the blob, the fixes that were applied.
-        self.shrink_queue: list[tuple[FuzzTestState, str, list[str]]] = []
-        self.check_queue: list[KnownBugCheck] = []
-        self.shrink_attempts: Counter[str] = Counter()  # by failure
-        self.fixes_by_test: dict[str, list[str]] = {}  # for tests behind a known bug
-        self.workers_lost_in_a_row = 0
-        self.is_ready = False
-        self.deadline = 0.0
-        self.serial = 0
-        self.is_over = False
 
-    def start(self) -> None:
+    def start_worker(self) -> FuzzWorkerProcess:
         corpus = example_corpus.locate_corpus(self.target.name, self.request.under)
         example_corpus.prepare_corpus(corpus)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -148,7 +173,7 @@ class ReleaseSearch:
             shares_processes=device.shares_processes(self.target.device),
             jobs=self.request.jobs,
         )
-        self.worker = FuzzWorkerProcess(
+        return FuzzWorkerProcess(
             self.target.python,
             settings,
             self.request.toggle_folders,
@@ -156,17 +181,98 @@ class ReleaseSearch:
             self.folder / "worker.log",
         )
 
-    def stop(self) -> None:
-        self.is_ready = False
-        if self.worker is not None:
-            self.worker.end()
-            self.worker = None
+    def send_item(self, assignment: Assignment[RunningTimeSlice]) -> None:
+        time_slice = assignment.item.time_slice
+        time_slice.serial = assignment.serial
+        assignment.worker.send_request(time_slice)
 
-    def end(self) -> None:
-        self.is_over = True
-        self.stop()
+    def get_files(self, assignment: Assignment[RunningTimeSlice]) -> SliceFiles:
+        worker: FuzzWorkerProcess = assignment.worker
+        return worker.get_files(assignment.serial)
 
-    def accept_collected(self, message: FuzzTestsCollected) -> None:
+
+class ReleaseSearch(FuzzPool):
+    """One release of the run; `events` are those of the run."""
+
+    def __init__(
+        self, request: FuzzRequest, target: ReleaseTarget, folder: Path, events: SearchEvents
+    ) -> None:
+        super().__init__(request, target, folder)
+        self.events = events
+        self.random = random.Random(f"{request.seed} {target.name}")
+        self.schedule: FuzzSchedule | None = None
+        self.test_states: list[FuzzTestState] = []
+        self.code_files: list[CodeFile] = []
+        self.versions: dict[str, str] = {}
+        self.failures: dict[tuple[str, str], RunFailure] = {}  # by test and failure
+        # Examples to shrink: the test, the blob, the fixes that were applied.
+        self.shrink_queue: list[tuple[FuzzTestState, str, list[str]]] = []
+        self.check_queue: list[KnownBugCheck] = []
+        self.shrink_attempts: Counter[str] = Counter()  # by failure
+        self.fixes_by_test: dict[str, list[str]] = {}  # for tests behind a known bug
+        self.workers_lost_in_a_row = 0
+        self.deadline = 0.0
+
+    # For the engine
+
+    def prepare(self) -> None:
+        self.events.report_release_started(self.name)
+
+    def refill(self) -> None:
+        """Make the next slice: a check beyond the budget too, as the run's verdict needs it."""
+        if not self.events.is_turn_of(self):
+            return
+        if not self.deadline:
+            now = time.monotonic()
+            self.begin_time_share(now, now + self.events.take_time_share(now))
+        if self.check_queue:
+            self.waiting.append(self._make_check())
+        elif time.monotonic() < self.deadline and (picked := self._pick_next_test()):
+            self.waiting.append(self._make_time_slice(*picked))
+
+    def has_more(self) -> bool:
+        return not self.events.is_turn_of(self) or super().has_more()
+
+    @property
+    def has_only_alone_left(self) -> bool:
+        return False  # it searches until its end
+
+    def send_item(self, assignment: Assignment[RunningTimeSlice]) -> None:
+        assignment.item.test_state.running_slices += 1
+        super().send_item(assignment)
+
+    def handle_message(self, worker: Any, message: FuzzWorkerMessage) -> None:
+        if isinstance(message, StartFailure):
+            self.give_up(message.problem, is_usage_error=message.is_usage_error)
+        elif isinstance(message, FuzzTestsCollected):
+            self._accept_collected(message)
+            self.events.handle_collected(self, message, self.accept_worker(worker))
+        else:
+            assignment = self.finish(message.serial)
+            assignment.item.test_state.running_slices -= 1
+            self.events.handle_slice_end(self, assignment, message)
+
+    def report_lost_worker(self, end: WorkerEnd, was_idle: bool) -> None:
+        """Count the workers that ended by themselves, which no example should cause."""
+        self.workers_lost_in_a_row += 1
+        if self.workers_lost_in_a_row > MAX_LOST_WORKERS:
+            self.give_up("its workers ended again and again:", end.log)
+
+    def record_loss(self, lost: Assignment[RunningTimeSlice], end: WorkerEnd) -> None:
+        lost.item.test_state.running_slices -= 1
+        words = SideOutcome.LOST.value, "it ended its worker", end.log
+        self.events.handle_death(self, lost, TimeSliceEnded(lost.serial, *words, []))
+
+    def check_limits(self, now: float) -> None:
+        if self.events.is_turn_of(self):
+            self.events.enforce_limits(self, now)
+
+    def finish_pool(self) -> None:
+        self.end_workers()
+
+    # Slices
+
+    def _accept_collected(self, message: FuzzTestsCollected) -> None:
         """Record the tests that a worker collected, under the numbers of that worker."""
         self.code_files, self.versions = message.code_files, message.versions
         by_name = {state.task.name: state for state in self.test_states}
@@ -176,14 +282,13 @@ class ReleaseSearch:
             else:
                 tested = FuzzTestResult(test.name, self.target.name, left_out=test.left_out)
                 self.test_states.append(FuzzTestState(test, tested))
-        self.is_ready = True
 
     def begin_time_share(self, now: float, deadline: float) -> None:
         """Begin the release's share of the budget."""
         self.deadline = deadline
         self.schedule = FuzzSchedule(self.test_states, self.request.jobs, deadline - now)
 
-    def pick_next_test(self) -> tuple[FuzzTestState, list[str], list[str]] | None:
+    def _pick_next_test(self) -> tuple[FuzzTestState, list[str], list[str]] | None:
         """Return the next test, its first examples, and the fixes to apply.
 
         Behind a known bug the search goes on with its fix, so that it hides no other.
@@ -197,34 +302,21 @@ class ReleaseSearch:
             return None
         return state_or_none, [], self.fixes_by_test.get(state_or_none.task.name, [])
 
-    def start_check(self, seed: int) -> None:
+    def _make_check(self) -> RunningTimeSlice:
         """Replay the example of the next failure that may be a known bug."""
         check = self.check_queue.pop(0)
         now, seconds = time.monotonic(), self.request.example_seconds
-        self._start(
-            TimeSlice(
-                test_number=check.state.task.number,
-                serial=self.serial + 1,
-                seed=seed,
-                memory=self.request.memory,
-                generate_until=now + seconds,
-                shrink_until=now + seconds,
-                end_after=seconds + 30.0,
-                replay_blob=self.failures[check.failure_id].repro.blob,
-                enable=check.state.task.unfixed_toggles if check.with_fixes else [],
-            ),
-            check.state,
-            check,
+        time_slice = TimeSlice(
+            test_number=check.state.task.number,
+            seed=self.random.randrange(2**63),
+            memory=self.request.memory,
+            generate_until=now + seconds,
+            shrink_until=now + seconds,
+            end_after=seconds + 30.0,
+            replay_blob=self.failures[check.failure_id].repro.blob,
+            enable=check.state.task.unfixed_toggles if check.with_fixes else [],
         )
-
-    def _start(
-        self, time_slice: TimeSlice, state: FuzzTestState, check: KnownBugCheck | None = None
-    ) -> None:
-        assert self.worker is not None
-        self.serial = time_slice.serial
-        state.running_slices += 1
-        self.running[self.serial] = RunningTimeSlice(state, time_slice, checked=check)
-        self.worker.send_request(time_slice)
+        return RunningTimeSlice(check.state, time_slice, checked=check)
 
     def accept_check(self, check: KnownBugCheck, was_expected: bool) -> None:
         """Go on to the run with the fixes, or call the failure known."""
@@ -236,18 +328,17 @@ class ReleaseSearch:
             self.failures[check.failure_id].known = fixes
             check.state.test_result.exhausted = False  # with the fix it is another test
 
-    def start_time_slice(
-        self, state: FuzzTestState, first_blobs: list[str], fixes: list[str], seed: int
-    ) -> None:
-        """Request one slice of a test from the worker."""
+    def _make_time_slice(
+        self, state: FuzzTestState, first_blobs: list[str], fixes: list[str]
+    ) -> RunningTimeSlice:
+        """Make one slice of a test."""
         assert self.schedule is not None
         now = time.monotonic()
         generate = min(self.deadline, now + self.schedule.slice_seconds)
         shrink = min(generate + SHRINK_SECONDS, max(self.deadline, now + 1.0) + GRACE_SECONDS / 2)
         time_slice = TimeSlice(
             test_number=state.task.number,
-            serial=self.serial + 1,
-            seed=seed,
+            seed=self.random.randrange(2**63),
             memory=self.request.memory,
             generate_until=generate,
             shrink_until=shrink,
@@ -258,7 +349,7 @@ class ReleaseSearch:
             examples_before=state.test_result.examples,
             enable=fixes,
         )
-        self._start(time_slice, state)
+        return RunningTimeSlice(state, time_slice)
 
     def _list_known_failures(
         self, test: str, blobs_to_shrink: set[str], fixes: list[str]

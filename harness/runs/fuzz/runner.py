@@ -1,20 +1,18 @@
 """A fuzzing run: slices over tests over releases, until the budget is spent.
 
-The run has one thread and one `select`. Each release has its share of the budget, and the next
-one's worker imports meanwhile. Each failure becomes a file at once, so no end of the run loses it.
+Each release has its share of the budget. Each failure becomes a file at once, so no end of the run
+loses it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import random
-import select
 import shutil
 import signal
 import time
 
-from harness.core import paths, signals
+from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
 from harness.runs.fuzz import failure_files
 from harness.runs.fuzz.messages import FuzzTestsCollected, TimeSliceEnded, TimeSliceResult
@@ -28,11 +26,8 @@ from harness.runs.fuzz.release_search import (
 )
 from harness.store.fuzz.values import FoundFailure, FuzzRun, RunFailure
 from harness.store.prove.values import SideOutcome
-from harness.workers.messages import StartFailure
-from harness.workers.worker_process import START_TIMEOUT
+from harness.workers.engine import Assignment, Engine
 
-MAX_WORKERS = 2  # releases with workers at the same time
-MAX_LOST_WORKERS = 3  # in a row, before the run gives up
 DEATH_OUTCOMES = {
     SideOutcome.SEGFAULT,
     SideOutcome.ABORT,
@@ -65,79 +60,42 @@ class FuzzDriver:
         self.request = request
         self.run = run
         self.listener = listener
-        self.random = random.Random(request.seed)
         self.folder = paths.state_folder() / "fuzz" / f"run-{os.getpid()}"
         self.releases = [
-            ReleaseSearch(request, each, self.folder / each.name) for each in request.targets
+            ReleaseSearch(request, each, self.folder / each.name, self) for each in request.targets
         ]
         self.started = time.monotonic()
         self.deadline = 0.0  # the budget begins once the first release is imported
 
     def run_to_end(self) -> None:
         self.run.status = "stopped"
-        with signals.record_stop_signals() as stop_signals, contextlib.ExitStack() as ending:
+        with contextlib.ExitStack() as ending:
             # Each of these runs even if another one fails, for example on a full disk.
             ending.callback(shutil.rmtree, self.folder, ignore_errors=True)
             ending.callback(self._update_listener)
             for release in self.releases:
-                ending.callback(release.end)
+                ending.callback(release.end_workers)
                 ending.callback(self._rescue_failures, release)
-            while releases := [release for release in self.releases if not release.is_over]:
-                if stop_signals:  # only here, so that each result is recorded whole and once
-                    raise KeyboardInterrupt
-                for release in releases[:MAX_WORKERS]:
-                    if release.worker is None:
-                        self.listener.report_release_started(release.target.name)
-                        release.start()
-                if releases[0].is_ready:
-                    self._start_time_slices(releases[0])
-                self._handle_messages(releases[:MAX_WORKERS])
-                self._enforce_limits(releases[0])
+            for _ in Engine(self.releases, self.request.jobs).iterate_turns():
+                self._update_listener()
             self.run.status = "finished"
 
-    # Slices
+    # Events of the releases
 
-    def _start_time_slices(self, release: ReleaseSearch) -> None:
-        now = time.monotonic()
-        if not release.deadline:
-            self.deadline = self.deadline or now + self.request.seconds
-            releases_left = sum(not each.is_over for each in self.releases)
-            release.begin_time_share(now, now + max(0.0, self.deadline - now) / releases_left)
-        while len(release.running) < self.request.jobs:
-            seed = self.random.randrange(2**63)
-            if release.check_queue:  # beyond the budget too: the run's verdict needs it
-                release.start_check(seed)
-            elif time.monotonic() < release.deadline and (picked := release.pick_next_test()):
-                release.start_time_slice(*picked, seed=seed)
-            else:
-                break
-        if not release.running:
-            release.end()  # no time is left, or every test is exhausted
+    def report_release_started(self, release: str) -> None:
+        self.listener.report_release_started(release)
 
-    # Listening
+    def is_turn_of(self, release: ReleaseSearch) -> bool:
+        return release is next(each for each in self.releases if not each.has_ended)
 
-    def _handle_messages(self, releases: list[ReleaseSearch]) -> None:
-        ends = {
-            release.worker.read_end: release for release in releases if release.worker is not None
-        }
-        for end in select.select(list(ends), [], [], 0.1)[0]:
-            release = ends[end]
-            assert release.worker is not None
-            messages = release.worker.receive_messages()
-            if messages is None:
-                self._handle_lost_worker(release)
-            for each in messages or ():
-                if isinstance(each, StartFailure):
-                    raise (UnfixError if each.is_usage_error else NotReadyError)(
-                        f"SGLang {release.target.name}: {each.problem}"
-                    )
-                if isinstance(each, FuzzTestsCollected):
-                    self._handle_collected(release, each)
-                elif isinstance(each, TimeSliceEnded):
-                    self._handle_ended(release, each)
-                self._update_listener()
+    def take_time_share(self, now: float) -> float:
+        self.deadline = self.deadline or now + self.request.seconds
+        releases_left = sum(not each.has_ended for each in self.releases)
+        return max(0.0, self.deadline - now) / releases_left
 
-    def _handle_collected(self, release: ReleaseSearch, message: FuzzTestsCollected) -> None:
+    def handle_collected(
+        self, release: ReleaseSearch, message: FuzzTestsCollected, is_first: bool
+    ) -> None:
         name = release.target.name
         for problem in message.problems:
             self._add_problem(name, problem)
@@ -145,8 +103,6 @@ class FuzzDriver:
             raise UnfixError(
                 f"{' '.join(self.request.pytest_arguments)}: pytest collects no test there"
             )
-        is_first = not release.test_states
-        release.accept_collected(message)
         if not is_first:
             return
         self.run.tests += [state.test_result for state in release.test_states]
@@ -155,11 +111,13 @@ class FuzzDriver:
             name, len(message.tests) - left_out, left_out, message.seconds
         )
 
-    def _handle_ended(self, release: ReleaseSearch, message: TimeSliceEnded) -> None:
-        assert release.worker is not None
-        running = release.running.pop(message.serial)
-        running.test_state.running_slices -= 1
-        files = release.worker.get_files(message.serial)
+    def handle_slice_end(
+        self,
+        release: ReleaseSearch,
+        ended: Assignment[RunningTimeSlice],
+        message: TimeSliceEnded,
+    ) -> None:
+        running, files = ended.item, release.get_files(ended)
         for key in message.unrepeated:
             why = "it failed in a process that had run other tests, and not in a new one"
             self._add_problem(release.target.name, f"{running.test_state.task.name}: {why}: {key}")
@@ -179,7 +137,7 @@ class FuzzDriver:
         result = files.read_result()
         outcome = SideOutcome.HANG if is_hung else SideOutcome(message.outcome)
         if result is None or outcome in DEATH_OUTCOMES:
-            self._handle_death(release, running, outcome, message)
+            self.handle_death(release, ended, message)
         else:
             self._handle_result(release, running, outcome, message, result)
         files.delete()
@@ -211,17 +169,16 @@ class FuzzDriver:
             state.test_result.left_out = message.headline
             self._add_problem(release.target.name, f"{state.task.name}: {message.headline}")
 
-    def _handle_death(
+    def handle_death(
         self,
         release: ReleaseSearch,
-        running: RunningTimeSlice,
-        outcome: SideOutcome,
+        ended: Assignment[RunningTimeSlice],
         message: TimeSliceEnded,
     ) -> None:
         """Record the example that ended a slice's process, and the slice's earlier failures."""
-        assert release.worker is not None
-        files = release.worker.get_files(running.time_slice.serial)
+        running, files = ended.item, release.get_files(ended)
         state, note = running.test_state, files.read_note()
+        outcome = SideOutcome.HANG if running.is_hung(note) else SideOutcome(message.outcome)
         for earlier in files.read_failures():
             self._record_failure(release, running, earlier, "")
         if note is None or not note.is_running:
@@ -281,29 +238,12 @@ class FuzzDriver:
         if state.task.unfixed_toggles and not running.time_slice.enable and not written.known:
             release.check_queue.append(KnownBugCheck(state, identity))
 
-    def _handle_lost_worker(self, release: ReleaseSearch) -> None:
-        """Replace a worker that ended by itself, which no example should cause."""
-        assert release.worker is not None
-        log = release.worker.read_log_tail()
-        for serial, running in list(release.running.items()):
-            ended = TimeSliceEnded(serial, SideOutcome.LOST.value, "it ended its worker", log, [])
-            self._handle_death(release, running, SideOutcome.LOST, ended)
-        release.running.clear()
-        release.workers_lost_in_a_row += 1
-        release.stop()
-        if not release.test_states or release.workers_lost_in_a_row > MAX_LOST_WORKERS:
-            how = "ended again and again" if release.test_states else "did not start"
-            raise NotReadyError(f"SGLang {release.target.name} {how}: {log}")
-
     # Limits
 
-    def _enforce_limits(self, release: ReleaseSearch) -> None:
+    def enforce_limits(self, release: ReleaseSearch, now: float) -> None:
         """End examples that hang, and slices that still run when the time is over."""
-        if release.worker is None:
-            return
-        now = time.monotonic()
-        for serial, running in release.running.items():
-            note = release.worker.get_files(serial).read_note()
+        for each in release.running.values():
+            note = release.get_files(each).read_note()
             if (
                 note is None
                 or not note.is_running
@@ -312,37 +252,32 @@ class FuzzDriver:
                 continue
             if now - note.started > self.request.example_seconds + GRACE_SECONDS:
                 _signal_process(note.pid, signal.SIGKILL)
-            elif not running.is_hung(note):
-                running.hung_pid = note.pid
+            elif not each.item.is_hung(note):
+                each.item.hung_pid = note.pid
                 _signal_process(note.pid, signal.SIGABRT)  # its faulthandler writes its stacks
-        late = [one for one in release.running.values() if one.checked is None]
+        late = [each for each in release.running.values() if each.item.checked is None]
         if release.deadline and now > release.deadline + GRACE_SECONDS and late:
-            for running in late:
-                if release.worker.get_files(running.time_slice.serial).is_waiting:
+            for each in late:
+                if release.get_files(each).is_waiting:
                     continue  # for a process: no example has begun
-                name = running.test_state.task.name
-                self._add_problem(
-                    release.target.name, f"{name}: an example was not done at the end"
-                )
+                name = each.item.test_state.task.name
+                self._add_problem(release.name, f"{name}: an example was not done at the end")
             self._rescue_failures(release)
-            release.end()
-        elif not release.test_states and now > (self.deadline or self.started + START_TIMEOUT):
-            limit, more = self.request.seconds, ": say more with --for"
-            if not self.deadline:
-                limit, more = START_TIMEOUT, f"\n{release.worker.read_log_tail()}"
+            release.is_given_up = True
+        elif not release.test_states and self.deadline and now > self.deadline:
             raise NotReadyError(
-                f"{limit:g} s were over before SGLang {release.target.name} was imported{more}"
+                f"{self.request.seconds:g} s were over before SGLang {release.name} was imported: "
+                "say more with --for"
             )
 
     def _rescue_failures(self, release: ReleaseSearch) -> None:
         """Record the failures of running slices before their end."""
-        if release.worker is None:
-            return
-        for serial, running in release.running.items():
-            note = release.worker.get_files(serial).read_note()
-            running.test_state.test_result.examples += note.examples if note else 0
-            for failure in release.worker.get_files(serial).read_failures():
-                self._record_failure(release, running, failure, "")
+        for each in release.running.values():
+            files = release.get_files(each)
+            note = files.read_note()
+            each.item.test_state.test_result.examples += note.examples if note else 0
+            for failure in files.read_failures():
+                self._record_failure(release, each.item, failure, "")
         release.running.clear()
 
     # Reporting

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from harness.core import paths, process_exit, processes
+from harness.core.child_process import ProcessHandle
 from harness.patching.child_environment import ChildEnvironment
 from harness.runs.matrix import exit_outcome, release_setup
 from harness.store.matrix.values import AttemptOutcome, CellAttempt
@@ -140,15 +140,12 @@ def _run_supervised(
 def _wait_for_supervisor(supervisor: subprocess.Popen[bytes], stop: threading.Event | None) -> str:
     """Wait for the end; return the last line of its stderr, the reason of a failure."""
     assert supervisor.stderr is not None
-    handle = os.pidfd_open(supervisor.pid)
-    try:
-        while not select.select([handle], [], [], POLL_SECONDS)[0]:
-            if stop is not None and stop.is_set():
-                supervisor.send_signal(signal.SIGTERM)
-                select.select([handle], [], [], SUPERVISOR_GRACE_SECONDS)
-                raise AttemptStopped
-    finally:
-        os.close(handle)
+    handle = ProcessHandle(supervisor.pid)
+    while not handle.wait_for_exit(POLL_SECONDS):
+        if stop is not None and stop.is_set():
+            handle.send_signal(signal.SIGTERM)
+            handle.wait_for_exit(SUPERVISOR_GRACE_SECONDS)
+            raise AttemptStopped
     lines = supervisor.communicate()[1].decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from harness.core import paths
 from harness.runs.mutate import line_coverage
+from harness.runs.mutate.attempt_pool import AttemptPool, PendingAttempt
 from harness.runs.mutate.line_coverage import CoverageRecord, GuardCoverage
 from harness.runs.mutate.listener import MutationListener
 from harness.runs.mutate.messages import FaultAttemptReport
 from harness.runs.mutate.request import MutationPlan
-from harness.runs.mutate.scheduler import MutationScheduler, PendingAttempt
 from harness.store.prove.values import SideOutcome
 
 TRACED_GUARD_SECONDS = 600.0  # the limit of a traced guard
@@ -25,12 +25,12 @@ class CoverageRecorder:
     def __init__(
         self,
         plan: MutationPlan,
-        scheduler: MutationScheduler,
+        pool: AttemptPool,
         listener: MutationListener,
         guards: list[str],
         on_pass: Callable[[str], None] = lambda guard: None,
     ) -> None:
-        self.plan, self.scheduler, self.listener = plan, scheduler, listener
+        self.plan, self.pool, self.listener = plan, pool, listener
         self.guards, self._on_pass = guards, on_pass
         self._file, self.coverage = _load_coverage(plan)
 
@@ -40,7 +40,7 @@ class CoverageRecorder:
 
     def record_unknown_guards(self) -> None:
         """Run each guard once on the unchanged release, unless its lines are recorded."""
-        self.scheduler.run_attempts(
+        self.pool.run_attempts(
             PendingAttempt([(guard, TRACED_GUARD_SECONDS)], self._record, trace=True)
             for guard in self.unknown_guards
         )
@@ -65,7 +65,7 @@ class CoverageRecorder:
         if coverage.outcome is SideOutcome.PASSED:
             self._on_pass(coverage.guard)
         if coverage.imported:  # what one fork imported, the next ones find imported
-            self.scheduler.import_modules(coverage.imported)
+            self.pool.import_modules(coverage.imported)
         line_coverage.save_coverage(self._file, self.coverage)
         done = len(self.coverage.guards)
         self.listener.report_coverage(coverage, done, len(self.guards))
@@ -86,16 +86,16 @@ def record_release_coverage(
     if coverage.suites == suites and set(coverage.collected) <= coverage.guards.keys():
         return [coverage.guards[guard] for guard in coverage.collected]
     folder = paths.state_folder() / "runs" / f"coverage-{secrets.token_hex(4)}"
-    scheduler = MutationScheduler(plan, folder, report_problem)
+    pool = AttemptPool(plan, folder, report_problem)
     try:
         listener.report_start(plan.target.name)
-        ready = scheduler.start()
-        recorder = CoverageRecorder(plan, scheduler, listener, ready.guards)
-        scheduler.import_modules(recorder.coverage.imported)
+        ready = pool.start()
+        recorder = CoverageRecorder(plan, pool, listener, ready.guards)
+        pool.import_modules(recorder.coverage.imported)
         listener.report_ready(ready, len(ready.guards) - len(recorder.unknown_guards))
         recorder.record_unknown_guards()
     finally:
-        scheduler.end()
+        pool.end_workers()
         shutil.rmtree(folder, ignore_errors=True)
     recorder.coverage.collected, recorder.coverage.suites = ready.guards, suites
     line_coverage.save_coverage(file, recorder.coverage)

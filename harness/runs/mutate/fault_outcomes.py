@@ -11,7 +11,7 @@ from harness.store.mutate.values import FaultOutcome, FaultResult, KillCause
 from harness.store.prove.values import SideOutcome, SideResult
 
 # The line of a traceback that names a violation of a kernel check.
-VIOLATION_LINE = re.compile(r"^harness\.kernels\.check\.violations\.\w+: ", re.MULTILINE)
+VIOLATION_LINE = re.compile(r"^harness\.sanitizer\.check\.violations\.\w+: ", re.MULTILINE)
 KILL_CAUSES = {
     SideOutcome.ERROR: KillCause.EXCEPTION,
     SideOutcome.FLAKY: KillCause.EXCEPTION,

@@ -24,9 +24,9 @@ import msgspec
 
 from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
 from harness.runs.mutate import fault_outcomes
+from harness.runs.mutate.attempt_pool import AttemptPool, PendingAttempt
 from harness.runs.mutate.fault_outcomes import FATES_WITHOUT_EVIDENCE
 from harness.runs.mutate.messages import FaultAttemptReport
-from harness.runs.mutate.scheduler import MutationScheduler, PendingAttempt
 from harness.store.mutate.faults import MutationFault
 from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
 
@@ -61,12 +61,12 @@ class KillConfirmer:
 
     def __init__(
         self,
-        scheduler: MutationScheduler,
+        pool: AttemptPool,
         report_problem: Callable[[str], None],
         on_pass: Callable[[FaultAttemptReport, list[str]], None],
     ) -> None:
         self.failing_guards: set[str] = set()  # guards that fail without a fault
-        self._scheduler = scheduler
+        self._pool = pool
         self._report_problem = report_problem
         self._on_pass = on_pass  # called with reports of passes without a fault
         self._results: dict[WithoutFaultKey, SideResult | None] = {}
@@ -106,7 +106,7 @@ class KillConfirmer:
         if failed.side.outcome is SideOutcome.HANG:
             least, times = SLOW_RETRY_LIMITS
             alone = [(name, max(least, times * limit)) for name, limit in alone]
-        self._scheduler.retries.append(
+        self._pool.waiting.append(
             PendingAttempt(alone, judge_report, failed.fault, failed.example_factor)
         )
 
@@ -127,7 +127,7 @@ class KillConfirmer:
             else:
                 failed.on_confirmation(None)
 
-        self._scheduler.retries.append(
+        self._pool.waiting.append(
             PendingAttempt(
                 failed.alone, judge_report, failed.fault, failed.example_factor, failed.side
             )
@@ -180,7 +180,7 @@ class KillConfirmer:
                 return
             judge_pass(failure[1] if failure is not None else None)
 
-        self._scheduler.retries.append(
+        self._pool.waiting.append(
             PendingAttempt(failed.alone, judge_report, None, failed.example_factor, failed.side)
         )
 
@@ -202,7 +202,7 @@ class KillConfirmer:
         self._callbacks.setdefault(key, []).append(on_result)
         if len(self._callbacks[key]) == 1:
             repeated = SideResult("", SideOutcome.PASSED) if repetition else None  # other numbers
-            self._scheduler.retries.append(
+            self._pool.waiting.append(
                 PendingAttempt(
                     guards,
                     partial(self._record_result, key),

@@ -18,6 +18,10 @@ from functools import partial
 from harness.core import machine, paths
 from harness.core.added_counts import add_counts
 from harness.runs.mutate import fault_outcomes, line_coverage
+from harness.runs.mutate.attempt_pool import (
+    AttemptPool,
+    PendingAttempt,
+)
 from harness.runs.mutate.coverage_recorder import CoverageRecorder
 from harness.runs.mutate.fault_outcomes import FATES_WITHOUT_EVIDENCE
 from harness.runs.mutate.guard_order import GuardOrder
@@ -26,10 +30,6 @@ from harness.runs.mutate.line_coverage import CoverageRecord, GuardCoverage
 from harness.runs.mutate.listener import MutationListener
 from harness.runs.mutate.messages import FaultAttemptReport
 from harness.runs.mutate.request import MutationPlan
-from harness.runs.mutate.scheduler import (
-    MutationScheduler,
-    PendingAttempt,
-)
 from harness.store.mutate.table import MutationTable
 from harness.store.mutate.values import (
     REACHED_OUTCOMES,
@@ -79,12 +79,10 @@ class MutationRunner:
         self.store = store
         self.listener = listener
         self.folder = paths.state_folder() / "runs" / mutation.id
-        self.scheduler = MutationScheduler(plan, self.folder, self._report_problem)
+        self.pool = AttemptPool(plan, self.folder, self._report_problem)
         self.coverage = CoverageRecord("")
         self.guard_order = GuardOrder()
-        self.kill_confirmer = KillConfirmer(
-            self.scheduler, self._report_problem, self._record_passes
-        )
+        self.kill_confirmer = KillConfirmer(self.pool, self._report_problem, self._record_passes)
         self._started = time.monotonic() - mutation.seconds
 
     def execute(self) -> None:
@@ -97,11 +95,11 @@ class MutationRunner:
             self._measure_coverage()
             if self.plan_from_coverage is not None:
                 self.plan = self.plan_from_coverage(self.coverage)
-                self.scheduler.import_modules(sorted({fault.module for fault in self.plan.faults}))
-            self.scheduler.run_attempts(self._iterate_attempts())
+                self.pool.import_modules(sorted({fault.module for fault in self.plan.faults}))
+            self.pool.run_attempts(self._iterate_attempts())
             self.mutation.status = "finished"
         finally:
-            self.scheduler.end()
+            self.pool.end_workers()
             self.mutation.seconds = time.monotonic() - self._started
             self.store.save(self.mutation)
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -111,7 +109,7 @@ class MutationRunner:
         self.listener.report_problem(text)
 
     def _start_worker(self) -> None:
-        ready = self.scheduler.start()
+        ready = self.pool.start()
         facts = machine.collect_machine_facts(str(self.plan.target.python))
         if (target := self.plan.target).requested_as == "current":  # which may be any checkout
             facts["sources"] = machine.describe_sources(target.sources.describe_location(""))
@@ -121,10 +119,10 @@ class MutationRunner:
         for problem in ready.problems:
             self._report_problem(problem)
         self.recorder = CoverageRecorder(
-            self.plan, self.scheduler, self.listener, ready.guards, self.kill_confirmer.record_pass
+            self.plan, self.pool, self.listener, ready.guards, self.kill_confirmer.record_pass
         )
         modules = {fault.module for fault in self.plan.faults}
-        self.scheduler.import_modules(sorted({*modules, *self.recorder.coverage.imported}))
+        self.pool.import_modules(sorted({*modules, *self.recorder.coverage.imported}))
         unknown_count = len(self.recorder.unknown_guards)
         self.listener.report_ready(ready, len(ready.guards) - unknown_count)
 
@@ -245,7 +243,7 @@ class MutationRunner:
             self._finish_case(case)
             return
         if case.remaining_guards:
-            self.scheduler.retries.append(self._make_attempt(case))
+            self.pool.waiting.append(self._make_attempt(case))
         else:
             self._handle_survival(case)
 
@@ -286,7 +284,7 @@ class MutationRunner:
         is_equivalent = result.fault.id in self.plan.equivalents  # more examples would not help
         if self.plan.example_factor > 1 and guards and not is_equivalent:
             case = FaultCase(result, guards, self.plan.example_factor)
-            self.scheduler.deferred.append(self._make_attempt(case))
+            self.pool.deferred.append(self._make_attempt(case))
 
     def _finish_case(self, case: FaultCase) -> None:
         case.result.longer = case.example_factor > 1

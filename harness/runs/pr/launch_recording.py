@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from harness.core import paths
+from harness.runs.mutate.attempt_pool import AttemptPool, PendingAttempt
 from harness.runs.mutate.coverage_recorder import TRACED_GUARD_SECONDS
 from harness.runs.mutate.line_coverage import GuardCoverage
 from harness.runs.mutate.request import MutationPlan
-from harness.runs.mutate.scheduler import MutationScheduler, PendingAttempt
 from harness.runs.pr.changed_kernels import DONE_NAME, BaseKernelLines
 from harness.sanitizer.triton.capture_folder import CAPTURE_VARIABLE
 
@@ -39,16 +39,16 @@ def capture_launches(
 ) -> None:
     """Run guards, and let the processes under them write their launches to the folder."""
     run_folder = paths.state_folder() / "runs" / f"capture-{secrets.token_hex(4)}"
-    scheduler = MutationScheduler(plan, run_folder, report_problem)
+    pool = AttemptPool(plan, run_folder, report_problem)
     os.environ[CAPTURE_VARIABLE] = str(folder)
     try:
-        scheduler.start()
-        scheduler.run_attempts(
+        pool.start()
+        pool.run_attempts(
             PendingAttempt([(guard, TRACED_GUARD_SECONDS)], lambda report, names: None)
             for guard in guards
         )
     finally:
         del os.environ[CAPTURE_VARIABLE]
-        scheduler.end()
+        pool.end_workers()
         shutil.rmtree(run_folder, ignore_errors=True)
     (folder / DONE_NAME).touch()

@@ -110,20 +110,15 @@ class ReleasePlan:
         self.facts = ReleaseFacts(target.name, request.device)
         self.cells: dict[tuple[str, str], CellResult] = {}  # by toggle and guard
         self.waiting_tasks: deque[TaskKey] = deque()
-        self.exclusive_tasks: dict[TaskKey, str] = {}  # to repeat, with the reason
-        self.task_keys: frozenset[TaskKey] = frozenset()
-        self.is_collected = False
 
     def plan_tasks(self, collected: GuardsCollected) -> list[CellResult]:
         """Plan the tasks from the guards that the first worker collected."""
-        self.is_collected = True
         self.facts.device = collected.device
         self.facts.seconds_to_start = collected.seconds
         self.facts.problems += collected.problems
         if not collected.tasks:
             words = " ".join(self.request.pytest_arguments) or "suites"
             self.facts.problems.append(f"pytest collects no guard with these arguments: {words}")
-        self.task_keys = frozenset(task.key for task in collected.tasks)
         for task in filter(self._is_in_this_run, collected.tasks):
             pair = task.toggle, task.guard
             cell = self.cells.get(pair)
@@ -132,7 +127,9 @@ class ReleasePlan:
         for cell in self.cells.values():
             if cell.verdict is None:
                 self._judge_or_schedule(cell)
-        self.waiting_tasks = deque(sorted(self.waiting_tasks, key=self._make_sort_key))
+        longest_first = sorted(self.waiting_tasks, key=self._make_sort_key)
+        self.waiting_tasks.clear()
+        self.waiting_tasks.extend(longest_first)
         if self.request.runs_all_guards:
             self._note_unguarded_toggles(collected)
         self._report_needless_exceptions(self.cells.values())
@@ -205,17 +202,8 @@ class ReleasePlan:
         known = self.facts.problems
         known += [problem for problem in problems if problem not in known]
 
-    def schedule_exclusive_retry(self, task: TaskKey, why: str) -> bool:
-        """Repeat a task alone, as another may have ended its worker; False the second time."""
-        if task in self.exclusive_tasks:
-            return False
-        self.exclusive_tasks[task] = why
-        self.waiting_tasks.append(task)
-        return True
-
     def add_side_result(self, cell: CellResult, result: SideResult) -> bool:
         """Add the result of a side, or of its repetition; return whether the cell has a verdict."""
-        result.first = self.exclusive_tasks.pop((cell.toggle, cell.guard, result.side), "")
         cell.order.append(result.side)
         known, took = cell.sides.get(result.side), result.seconds + result.overhead
         if known is None:

@@ -33,7 +33,6 @@ from harness.releases import cuda_toolkit
 from harness.runs.rehearse.restored_memory import restore_values
 from harness.runs.rehearse.written_memory import WrittenMemory
 from harness.sanitizer.check.tracked_memory import ProgramId
-from harness.sanitizer.check.violations import UncheckableKernel, Violation
 from harness.sanitizer.cuda import cudart
 from harness.sanitizer.cuda.host_calls import CALLS, HostCall
 from harness.sanitizer.cuda.kernel_names import find_plain_name
@@ -45,6 +44,7 @@ from harness.sanitizer.plugins.for_sglang import jit_loader
 from harness.sanitizer.ptx.compiled_kernels import get_runtime
 from harness.sanitizer.ptx.executor import PtxModule
 from harness.sanitizer.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
+from harness.sanitizer.violations.exceptions import UncheckableKernel, Violation
 from harness.store.rehearse.values import RehearsedLaunch, UncheckedCause, UncheckedOperator
 
 _REASON_CHARACTERS = 200

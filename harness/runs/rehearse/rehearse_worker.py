@@ -13,6 +13,8 @@ import msgspec
 from harness.core import preloading
 from harness.runs.rehearse import cuda_launches
 from harness.runs.rehearse.deployment import Deployment
+from harness.runs.rehearse.deployment_rehearsal import DeploymentRehearsal
+from harness.runs.rehearse.rehearsed_model import preload_loading
 from harness.runs.rehearse.request import RehearseWorkerRequest
 from harness.sanitizer.check import session
 from harness.sanitizer.device import installation
@@ -20,7 +22,6 @@ from harness.store.rehearse.values import DeploymentResult
 from harness.workers.fork_lanes import AnswerPipe, compute_in_fork, read_request, run_in_lanes
 from harness.workers.function_recorder import find_functions
 
-REHEARSAL_MODULE = "fixtures.rehearse.deployment_rehearsal"  # what knows SGLang
 PRELOADED_MODULES = (
     "sglang.srt.layers.attention.triton_backend",
     "sglang.srt.models.registry",
@@ -28,15 +29,11 @@ PRELOADED_MODULES = (
 )
 
 
-def rehearse_deployment(
-    rehearsals: Any, deployment: Deployment, folder: Path, seconds: float
-) -> DeploymentResult:
+def rehearse_deployment(deployment: Deployment, folder: Path, seconds: float) -> DeploymentResult:
     """Rehearse one deployment in a fork."""
 
     def rehearse_here() -> Any:
-        rehearsal = rehearsals.DeploymentRehearsal(
-            deployment, folder, after_load=freeze_loaded_objects
-        )
+        rehearsal = DeploymentRehearsal(deployment, folder, after_load=freeze_loaded_objects)
         return rehearsal.run()
 
     begun = time.monotonic()
@@ -68,8 +65,7 @@ def main() -> None:
     preloading.pause_gc_for_imports()
     for name in PRELOADED_MODULES:
         importlib.import_module(name)
-    rehearsals = importlib.import_module(REHEARSAL_MODULE)
-    rehearsals.preload_modules()
+    preload_loading()
     session.preload_checker()
     cuda_launches.prepare_modules()
     find_functions()
@@ -79,7 +75,7 @@ def main() -> None:
 
     def run_deployment(number: int) -> bytes:
         deployment, own_folder = request.deployments[number], folder / str(number)
-        result = rehearse_deployment(rehearsals, deployment, own_folder, request.seconds)
+        result = rehearse_deployment(deployment, own_folder, request.seconds)
         return msgspec.json.encode(result)
 
     run_in_lanes(len(request.deployments), request.jobs, folder, answers, run_deployment)

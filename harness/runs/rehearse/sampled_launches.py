@@ -32,12 +32,12 @@ from harness.sanitizer.check.cpu_launcher import CpuLauncher
 from harness.sanitizer.check.launch_log import KernelLaunch, LaunchLog
 from harness.sanitizer.check.options import CheckOptions
 from harness.sanitizer.check.tracked_memory import MemoryTracker, ProgramId, TensorSpan
-from harness.sanitizer.check.violations import IntegerOverflow, UncheckableKernel, Violation
 from harness.sanitizer.cpu.arithmetic import Arithmetic
 from harness.sanitizer.cpu.lowering import LoweredKernel
 from harness.sanitizer.ir.graph import KernelGraph
 from harness.sanitizer.ir.kernel_slice import slice_graph
 from harness.sanitizer.triton.frontend import BoundCall, CallBinder, RuntimeArgument
+from harness.sanitizer.violations.exceptions import IntegerOverflow, UncheckableKernel, Violation
 from harness.store.rehearse.values import (
     INT32_LIMIT,
     NEAR_FACTOR,

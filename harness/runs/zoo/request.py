@@ -9,7 +9,7 @@ import msgspec
 
 from harness.core.errors import UnfixError
 from harness.runs.zoo.architecture import Architecture
-from harness.sanitizer.launches import VIRTUAL_LAUNCH_CHECKS
+from harness.sanitizer.launches import LAUNCH_CHECKS
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class ZooRequest:
             )
         if self.since and self.since == self.release:
             raise UnfixError(f"--since {self.since} is the release that is compared: name another")
-        unknown = [word for word in self.check if word not in VIRTUAL_LAUNCH_CHECKS]
+        unknown = [word for word in self.check if word not in LAUNCH_CHECKS]
         if unknown:
             raise UnfixError(
-                f"--check takes {' and '.join(VIRTUAL_LAUNCH_CHECKS)} here, and not "
+                f"--check takes {' and '.join(LAUNCH_CHECKS)} here, and not "
                 f"{', '.join(unknown)}; the checks of kernels are always on"
             )
         if not self.seconds > 0:

@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 
 from harness.core import preloading
+from harness.runs.zoo import claims
+from harness.runs.zoo.family_run import FamilyRun
 from harness.runs.zoo.request import ZooWorkerRequest
 from harness.sanitizer.check import session
 from harness.sanitizer.device import installation
@@ -31,8 +33,6 @@ from harness.workers.fork_lanes import (
 )
 from harness.workers.function_recorder import find_functions
 
-CLAIMS_MODULE = "fixtures.zoo.claims"  # what knows SGLang and transformers
-FAMILY_MODULE = "fixtures.zoo.family_run"
 PRELOADED_MODULES = (
     "sglang.srt.layers.attention.triton_backend",
     "sglang.srt.models.registry",
@@ -43,8 +43,7 @@ PRELOADED_MODULES = (
 class ArchitectureFork:
     """One architecture in a fork of a lane."""
 
-    def __init__(self, claims: Any, request: ZooWorkerRequest, number: int) -> None:
-        self.claims = claims
+    def __init__(self, request: ZooWorkerRequest, number: int) -> None:
         self.architecture = request.architectures[number]
         self.seconds, self.check = request.seconds, tuple(request.check)
         self.folder = Path(request.folder) / str(number)
@@ -58,7 +57,7 @@ class ArchitectureFork:
             assert result is not None, "no graphs were to be captured"
             if result.starts:
                 claim = ClaimResult(ZooClaim.GRAPH, ClaimVerdict.FAILS, failure)
-                result.claims.append(self.claims.apply_known_reason(self.architecture, claim))
+                result.claims.append(claims.apply_known_reason(self.architecture, claim))
         return result
 
     def _run_fork(self, graphs: bool) -> ArchitectureResult | None:
@@ -73,11 +72,11 @@ class ArchitectureFork:
         os.environ[recorded_reach.LAUNCHER_VARIABLE] = f"zoo {self.architecture.name}"
         model_folder = self.folder / f"model-{graphs}"
         model_folder.mkdir()
-        run = self.claims.ArchitectureRun(self.architecture, model_folder, graphs, self.check)
+        run = claims.ArchitectureRun(self.architecture, model_folder, graphs, self.check)
         result: ArchitectureResult | None = None
         try:
             result = run.run()
-        except self.claims.GraphCaptureFailed as failure:
+        except claims.GraphCaptureFailed as failure:
             (self.folder / "graph_failure").write_text(str(failure))
         return result
 
@@ -88,7 +87,7 @@ def run_family(request: ZooWorkerRequest, number: int) -> ArchitectureResult:
 
     def compute_result() -> Any:
         os.environ[recorded_reach.LAUNCHER_VARIABLE] = f"zoo {name}"
-        return importlib.import_module(FAMILY_MODULE).FamilyRun(name).run()
+        return FamilyRun(name).run()
 
     folder = Path(request.folder) / str(number)
     result, end = compute_in_fork(folder, request.seconds, compute_result, ArchitectureResult)
@@ -111,7 +110,6 @@ def main() -> None:
     preloading.pause_gc_for_imports()
     for name in PRELOADED_MODULES:
         importlib.import_module(name)
-    claims = importlib.import_module(CLAIMS_MODULE)
     claims.preload_modules()
     session.preload_checker()
     find_functions()
@@ -123,7 +121,7 @@ def main() -> None:
     def run_row(number: int) -> bytes:
         begun, used = time.monotonic(), measure_processor_seconds()
         if number < models:
-            result = ArchitectureFork(claims, request, number).run()
+            result = ArchitectureFork(request, number).run()
         else:
             result = run_family(request, number)
         result.seconds = time.monotonic() - begun

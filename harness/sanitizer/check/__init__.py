@@ -1,11 +1,12 @@
 """Kernels under check: every access of a launch is compared with the launch's tensors.
 
-Suites import these names from `harness.checking`.
+Programs import these names from `harness.checking`.
 """
 
 from harness.sanitizer.check.declarations import Check
 from harness.sanitizer.check.session import checked, preload_checker, run_kernels_on_cpu
-from harness.sanitizer.check.violations import (
+from harness.sanitizer.check.virtual_memory import virtual_zeros
+from harness.sanitizer.violations.exceptions import (
     AccessRuleViolation,
     CudaError,
     DataRace,
@@ -17,7 +18,6 @@ from harness.sanitizer.check.violations import (
     UninitializedMemory,
     Violation,
 )
-from harness.sanitizer.check.virtual_memory import virtual_zeros
 
 __all__ = [
     "AccessRuleViolation",

@@ -2,8 +2,8 @@
 
 While a launcher is open it replaces `JITFunction.run`. A kernel's IR, which Triton would compile
 for a GPU, is compiled for this machine and run one program after the other. Reports become
-exceptions (`violation_report`). The last one that the session asks for, by default the first, ends
-the launch and is raised; the ones before it are kept until the session ends.
+exceptions (`violations`). The last one that the session asks for, by default the first, ends the
+launch and is raised; the ones before it are kept until the session ends.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from harness.sanitizer.check import launch_capture
+from harness.sanitizer.check.cpu_facts import CpuFacts
 from harness.sanitizer.check.launch_log import KernelLaunch, LaunchLog, to_coordinates, to_full_grid
 from harness.sanitizer.check.launcher_state import load_launcher_state
 from harness.sanitizer.check.options import CheckOptions
@@ -31,16 +32,14 @@ from harness.sanitizer.check.tracked_memory import (
     TensorSpan,
     is_in_host_memory,
 )
-from harness.sanitizer.check.violation_report import ViolationReport
-from harness.sanitizer.check.violations import UncheckableKernel, Violation
 from harness.sanitizer.cpu import program_cache
 from harness.sanitizer.cpu.abi import LaunchField, RegionField, ReportField, UndefinedResult
 from harness.sanitizer.cpu.lowering import LoweredKernel
-from harness.sanitizer.cpu.number_formats import UnsupportedOnCpu, encode_number, size_of
 from harness.sanitizer.cpu.program_cache import CompiledProgram
 from harness.sanitizer.device import graphs
 from harness.sanitizer.gpu.kernel_summaries import find_place
 from harness.sanitizer.ir.graph import FileLine, KernelGraph, ValueType
+from harness.sanitizer.llvm.number_formats import UnsupportedOnCpu, encode_number, size_of
 from harness.sanitizer.triton import (
     adapter,
     frontend,
@@ -50,6 +49,8 @@ from harness.sanitizer.triton import (
     specialization,
 )
 from harness.sanitizer.triton.frontend import BoundCall, CallBinder, RuntimeArgument
+from harness.sanitizer.violations.exceptions import UncheckableKernel, Violation
+from harness.sanitizer.violations.sentences import build_violation
 
 _LAUNCH_LOCK = threading.RLock()
 _UINT64_MASK = (1 << 64) - 1
@@ -311,15 +312,16 @@ class CpuLauncher:
             region = numbers[ReportField.REGION]
             place = (region - table) // (len(RegionField) * 8)
             inside = region >= table and place < len(tables.known_storages)
-            return ViolationReport(
+            facts = CpuFacts(
                 launch.kernel,
-                tuple(numbers),
+                numbers,
                 lowered.sites,
-                tuple(spans),
+                spans,
                 tables.known_storages[place] if inside else None,
                 self._memory,
                 lambda number: get_program(number - first),
-            ).build_violation()
+            )
+            return build_violation(facts)
 
         return read_report
 

@@ -29,7 +29,7 @@ from harness.sanitizer.check.tracked_memory import (
     MemoryTracker,
     view_shadow_bytes,
 )
-from harness.sanitizer.check.violations import UninitializedMemory
+from harness.sanitizer.violations.exceptions import UninitializedMemory
 
 IndexRule = Callable[[int, int, int], Index]
 
@@ -65,7 +65,7 @@ class Check:
         write: ArgumentRule | None = None,
         read: ArgumentRule | None = None,
     ) -> None:
-        """Do the same as `allow` for a kernel's argument, if SGLang itself makes the tensor.
+        """Do the same as `allow` for a kernel's argument, if the program itself makes the tensor.
 
         The rule gets the launch in front of the program's ids (`launch.arguments["count"]`), and
         applies to every later launch of the kernel.

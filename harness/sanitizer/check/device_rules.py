@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from harness.sanitizer.check.guard_zones import MAX_COPY_BYTES
 from harness.sanitizer.check.launch_log import KernelLaunch
 from harness.sanitizer.check.tracked_memory import MemoryTracker, ProgramId, TrackedStorage
-from harness.sanitizer.check.violations import UncheckableKernel
 from harness.sanitizer.gpu import access_rules
 from harness.sanitizer.gpu.pointer_arguments import PointerArgument
+from harness.sanitizer.violations.exceptions import UncheckableKernel
 
 MAX_PROGRAMS = 1 << 20  # programs
 

@@ -18,19 +18,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import JITFunction
 
 from harness.sanitizer import plugins
-from harness.sanitizer.check import gpu_reports, torch_modes
+from harness.sanitizer.check import gpu_facts, torch_modes
 from harness.sanitizer.check.declarations import Check
 from harness.sanitizer.check.device_rules import MAX_PROGRAMS, DeviceRuleLists
 from harness.sanitizer.check.guard_zones import GuardZoneCopies, replace_tensors
 from harness.sanitizer.check.launch_log import KernelLaunch, to_full_grid
 from harness.sanitizer.check.tracked_memory import Index
-from harness.sanitizer.check.violations import DeviceLost, UncheckableKernel, Violation
 from harness.sanitizer.gpu import POISON
 from harness.sanitizer.gpu.checked_launches import CheckedLauncher
 from harness.sanitizer.gpu.empty_memory import EMPTY_STORAGES
 from harness.sanitizer.gpu.process_reports import PROCESS_REPORTS
 from harness.sanitizer.gpu.storage_registry import STORAGE_REGISTRY
 from harness.sanitizer.triton import jit_kernels, line_tracing
+from harness.sanitizer.violations.exceptions import DeviceLost, UncheckableKernel, Violation
 
 
 class GpuCheck(Check):
@@ -149,7 +149,7 @@ class GpuCheck(Check):
         torch.cuda.synchronize()
         before = len(self.launches.errors)
         violations = (
-            gpu_reports.violation_from_record(*report, self.memory)
+            gpu_facts.violation_from_record(*report, self.memory)
             for report in PROCESS_REPORTS.read_new_reports()
         )
         self.launches.errors += [violation for violation in violations if violation is not None]

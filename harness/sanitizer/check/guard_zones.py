@@ -14,7 +14,11 @@ from typing import Any
 import torch
 
 from harness.sanitizer.check.tracked_memory import AccessRule, ProgramId, TrackedStorage
-from harness.sanitizer.check.violations import AccessRuleViolation, OutOfBounds, UncheckableKernel
+from harness.sanitizer.violations.exceptions import (
+    AccessRuleViolation,
+    OutOfBounds,
+    UncheckableKernel,
+)
 
 ZONE_BYTES = 1 << 16
 ZONE_PATTERN = 0xA5

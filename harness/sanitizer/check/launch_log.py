@@ -15,8 +15,8 @@ from harness.sanitizer.check.tracked_memory import (
     ProgramId,
     is_in_host_memory,
 )
-from harness.sanitizer.check.violations import Violation
 from harness.sanitizer.triton.line_tracing import find_caller
+from harness.sanitizer.violations.exceptions import Violation
 
 _MAX_LAUNCHES = 2000
 

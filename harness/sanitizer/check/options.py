@@ -7,25 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from harness.sanitizer.cpu.abi import KINDS_PER_SITE, ReportState, ViolationKind
+from harness.sanitizer.cpu.abi import KINDS_PER_SITE, ReportState
 from harness.sanitizer.cpu.arithmetic import Arithmetic
+from harness.sanitizer.violations.kinds import CHECK_NAMES, KINDS_OF_CHECKS, RACES
 
-BOUNDS, OVERFLOW, RACES, UNINITIALIZED = "bounds", "overflow", "races", "uninitialized"
-CHECK_NAMES = (BOUNDS, OVERFLOW, RACES, UNINITIALIZED)
 MAX_REPORTS = 64
-
-_PROGRAM_RACES = (
-    ViolationKind.WRITE_WRITE_RACE,
-    ViolationKind.ATOMIC_STORE_RACE,
-    ViolationKind.READ_AFTER_WRITE,
-    ViolationKind.WRITE_AFTER_READ,
-)
-_KINDS = {
-    BOUNDS: (ViolationKind.OUT_OF_BOUNDS,),
-    OVERFLOW: (ViolationKind.OVERFLOW,),
-    RACES: (ViolationKind.LANE_RACE, *_PROGRAM_RACES),
-    UNINITIALIZED: (ViolationKind.UNINITIALIZED_READ,),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +35,14 @@ class CheckOptions:
     def make_report_states(self, site_count: int, ignores_races: bool) -> Any:
         """Make the table that says for each site and kind whether to report it."""
         states = np.zeros((site_count, KINDS_PER_SITE), dtype=np.uint8)
-        off = [kind for name, kinds in _KINDS.items() if name not in self.checks for kind in kinds]
+        off = [
+            kind
+            for name, kinds in KINDS_OF_CHECKS.items()
+            for kind in kinds
+            if name not in self.checks
+        ]
         if ignores_races:
-            off += _PROGRAM_RACES
+            off += RACES.values()
         if off:
             states[:, off] = ReportState.OFF
         return states

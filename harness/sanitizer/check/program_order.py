@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from harness.sanitizer.cpu.abi import MAX_ATOMICS, AtomicField
-from harness.sanitizer.cpu.scratch_values import OperationSite
+from harness.sanitizer.ir.operation_sites import OperationSite
 
 _ACQUIRE, _RELEASE, _BOTH = 2, 3, 4  # Triton's numbers of memory orders
 _MAX_CLOCK_NUMBERS = 1 << 26  # of all addresses together; beyond that everything counts as ordered

@@ -15,10 +15,11 @@ from typing import Any
 from harness.core import device as chosen
 from harness.sanitizer.check.declarations import Check
 from harness.sanitizer.check.launch_log import LaunchLog
-from harness.sanitizer.check.options import CHECK_NAMES, CheckOptions
+from harness.sanitizer.check.options import CheckOptions
 from harness.sanitizer.check.tracked_memory import MemoryTracker
-from harness.sanitizer.check.violations import Violation
 from harness.sanitizer.cpu.arithmetic import Arithmetic
+from harness.sanitizer.violations.exceptions import Violation
+from harness.sanitizer.violations.kinds import CHECK_NAMES
 
 _SESSION_LOCK = threading.Lock()
 
@@ -43,7 +44,7 @@ def checked(
     instructions (`ex2.approx`), which are computed within CUDA's documented bounds otherwise.
     `all_checks`: on a GPU, look for races and uninitialized reads too, which take longer to
     compile; on a CPU they are always on. `launch_checks`: "graphs", "streams" or both, on a GPU or
-    the virtual one; "zones", on a GPU.
+    the virtual one.
 
     On a CPU: `checks` are those whose violations are reported. With `max_reports` above 1 a launch
     goes on behind a violation; the first one is raised when the session ends, the others are its

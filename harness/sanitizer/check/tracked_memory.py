@@ -17,6 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from harness.sanitizer.device.installation import is_installed
 from harness.sanitizer.device.memory import map_zero_bytes
 from harness.sanitizer.gpu.pointer_arguments import compute_reach
+from harness.sanitizer.violations.named_memory import NamedMemory
 
 Array = Any
 Index = Any
@@ -30,23 +31,11 @@ def is_in_host_memory(tensor: torch.Tensor) -> bool:
 ProgramId = tuple[int, int, int]
 
 
-@dataclass(slots=True)
-class TensorSpan:
+@dataclass(frozen=True, slots=True)
+class TensorSpan(NamedMemory):
     """The bytes from a tensor's first element to its last: for a view, part of a storage."""
 
-    name: str
-    start: int
-    end: int
-    itemsize: int
-    shape: tuple[int, ...]
-    dtype: str
-    storage: TrackedStorage
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.dtype} {list(self.shape)})"
-
-    def index_of(self, address: int) -> int:
-        return (address - self.start) // self.itemsize
+    storage: TrackedStorage = field(kw_only=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +75,13 @@ class AccessRule:
     def compute_union_mask(self, storage: TrackedStorage, indices: Iterable[Index]) -> torch.Tensor:
         """Compute a mask of the storage's bytes: 0 for the tensor's elements without an index."""
         return self._compute_mask_rows(storage, [indices])[0]
+
+    def is_broken(
+        self, access: str, program: ProgramId, storage: TrackedStorage, offset: int, size: int
+    ) -> bool:
+        allowed = self.get_allowed_bytes(access, program, storage)
+        end = min(offset + size, storage.size) - 1
+        return allowed is not None and not (allowed[offset] and allowed[end])
 
     def _compute_mask_rows(
         self, storage: TrackedStorage, index_sets: Sequence[Iterable[Index]]
@@ -201,7 +197,7 @@ class MemoryTracker:
     def make_span(self, tensor: torch.Tensor, name: str, itemsize: int) -> TensorSpan:
         storage, start = self.track_storage(tensor, name), tensor.data_ptr()
         end, dtype = start + compute_reach(tensor), str(tensor.dtype).removeprefix("torch.")
-        return TensorSpan(name, start, end, itemsize, tuple(tensor.shape), dtype, storage)
+        return TensorSpan(name, start, end, itemsize, tuple(tensor.shape), dtype, storage=storage)
 
     def iterate_living(self) -> Iterator[TrackedStorage]:
         return (storage for storage in self._storages.values() if not storage.is_freed)

@@ -89,7 +89,7 @@ class ReportState(IntEnum):
     OFF = 2  # the session does not ask for it
 
 
-KINDS_PER_SITE = 16
+KINDS_PER_SITE = 16  # of those that Triton's kernels can have
 
 
 class OverflowField(IntEnum):
@@ -97,21 +97,6 @@ class OverflowField(IntEnum):
     LEFT = 1
     RIGHT = 2
     RESULT = 3
-
-
-class ViolationKind(IntEnum):
-    OUT_OF_BOUNDS = 1
-    FORBIDDEN_READ = 2
-    FORBIDDEN_WRITE = 3
-    UNINITIALIZED_READ = 4
-    LANE_RACE = 5
-    WRITE_WRITE_RACE = 6
-    ATOMIC_STORE_RACE = 7
-    READ_AFTER_WRITE = 8
-    WRITE_AFTER_READ = 9
-    OVERFLOW = 10
-    ASSERTION = 11
-    ENDLESS_WAIT = 13
 
 
 MAX_OVERFLOWS = 1 << 16

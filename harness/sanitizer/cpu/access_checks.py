@@ -19,10 +19,10 @@ from harness.sanitizer.cpu.abi import (
     RegionField,
     ReportField,
     ReportState,
-    ViolationKind,
 )
-from harness.sanitizer.cpu.llvm_text import LlvmFunction
 from harness.sanitizer.cpu.race_checks import RaceCheckedAccess, build_is_ordered
+from harness.sanitizer.llvm.text import LlvmFunction
+from harness.sanitizer.violations.kinds import FORBIDDEN, ViolationKind
 
 ACCESS_SIZES = (1, 2, 4, 8)
 _PARAMETER_TYPES = "ptr, i64, ptr, i64, ptr, ptr, ptr, ptr, ptr"
@@ -152,9 +152,9 @@ class _CheckedAccess(RaceCheckedAccess):
         self._check_unknown_origin()
         self._check_bounds()
         if self.access != "write":
-            self._check_access_rules(RegionField.READ_RULES, ViolationKind.FORBIDDEN_READ)
+            self._check_access_rules(RegionField.READ_RULES, FORBIDDEN["read"])
         if self.access != "read":
-            self._check_access_rules(RegionField.WRITE_RULES, ViolationKind.FORBIDDEN_WRITE)
+            self._check_access_rules(RegionField.WRITE_RULES, FORBIDDEN["write"])
         self._check_initialized()
         {
             "read": self._check_read_races,

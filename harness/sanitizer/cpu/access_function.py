@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from harness.sanitizer.cpu.abi import RegionField, ViolationKind
-from harness.sanitizer.cpu.llvm_text import LlvmFunction
+from harness.sanitizer.cpu.abi import RegionField
+from harness.sanitizer.llvm.text import LlvmFunction
+from harness.sanitizer.violations.kinds import ViolationKind
 
 _PARAMETERS = (
     "ptr %context, i64 %site, ptr %region, i64 %lanes, ptr %addresses, ptr %mask, ptr %states,"

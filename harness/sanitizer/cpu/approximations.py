@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from harness.sanitizer.cpu.llvm_text import LlvmFunction
+from harness.sanitizer.llvm.text import LlvmFunction
 
 _LIMIT_OF_DIVISORS = "0x47D0000000000000"  # 2**126: above it `div.approx` gives 0
 

@@ -21,8 +21,8 @@ from harness.sanitizer.cpu.assembly_parser import (
     parse_block,
 )
 from harness.sanitizer.cpu.exact_intrinsics import MAXIMUM, MINIMUM, ROUNDED_OPERATIONS
-from harness.sanitizer.cpu.llvm_text import LlvmFunction
-from harness.sanitizer.cpu.number_formats import (
+from harness.sanitizer.ir.graph import IROperation
+from harness.sanitizer.llvm.number_formats import (
     FLOAT_SUFFIXES,
     UnsupportedOnCpu,
     emit_narrowing,
@@ -31,7 +31,7 @@ from harness.sanitizer.cpu.number_formats import (
     llvm_type_bits,
     widened_type,
 )
-from harness.sanitizer.ir.graph import IROperation
+from harness.sanitizer.llvm.text import LlvmFunction
 
 _CONSTRAINT_BITS = {"b": 1, "h": 16, "r": 32, "f": 32, "l": 64, "d": 64}
 _PTX_FLOATS = {"f16": "f16", "bf16": "bf16", "f32": "f32", "f64": "f64"}

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from harness.sanitizer.cpu import approximations
-from harness.sanitizer.cpu.number_formats import UnsupportedOnCpu
 from harness.sanitizer.ir.graph import IROperation
+from harness.sanitizer.llvm.number_formats import UnsupportedOnCpu
 
 # Waits for the launch before, or releases the one after; launches here run one by one.
 _LAUNCH_DEPENDENCY = re.compile(r"griddepcontrol\.(wait|launch_dependents);(\s*//.*)?")

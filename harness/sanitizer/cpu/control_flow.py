@@ -10,10 +10,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from harness.sanitizer.cpu.abi import LaunchField, ViolationKind
+from harness.sanitizer.cpu.abi import LaunchField
 from harness.sanitizer.cpu.arithmetic import Arithmetic
 from harness.sanitizer.cpu.lane_values import LaneValues
-from harness.sanitizer.cpu.number_formats import UnsupportedOnCpu, llvm_type, size_of
 from harness.sanitizer.ir import flow
 from harness.sanitizer.ir.graph import (
     IRBlock,
@@ -23,6 +22,8 @@ from harness.sanitizer.ir.graph import (
     KernelGraph,
     SourceLocation,
 )
+from harness.sanitizer.llvm.number_formats import UnsupportedOnCpu, llvm_type, size_of
+from harness.sanitizer.violations.kinds import ViolationKind
 
 _MAX_ITERATIONS = 1 << 24  # limit of a loop without a bound: a longer one waits for another program
 

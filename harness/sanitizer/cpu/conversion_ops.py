@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.sanitizer.cpu.abi import LaunchField, UndefinedResult
-from harness.sanitizer.cpu.llvm_text import LlvmFunction
-from harness.sanitizer.cpu.number_formats import (
+from harness.sanitizer.ir.graph import IROperation
+from harness.sanitizer.llvm.number_formats import (
     BIT_ENCODED_FORMATS,
     FLOAT8_FORMATS,
     LLVM_FLOAT_TYPES,
@@ -17,7 +17,7 @@ from harness.sanitizer.cpu.number_formats import (
     llvm_type_bits,
     triton_type_name,
 )
-from harness.sanitizer.ir.graph import IROperation
+from harness.sanitizer.llvm.text import LlvmFunction
 
 # Emits the code for one lane from the registers of its operands, and returns the result's.
 ElementEmitter = Callable[[LlvmFunction, IROperation, list[str]], str]

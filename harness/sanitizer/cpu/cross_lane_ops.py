@@ -10,21 +10,21 @@ from __future__ import annotations
 
 from math import prod
 
-from harness.sanitizer.cpu import number_formats
 from harness.sanitizer.cpu.abi import LaunchField, UndefinedResult
 from harness.sanitizer.cpu.arithmetic import TF32_PRODUCTS
 from harness.sanitizer.cpu.control_flow import ControlFlowLowering
-from harness.sanitizer.cpu.llvm_text import LlvmFunction
-from harness.sanitizer.cpu.number_formats import (
+from harness.sanitizer.ir import flow
+from harness.sanitizer.ir.flow import get_terminator
+from harness.sanitizer.ir.graph import IROperation, IRValue
+from harness.sanitizer.llvm import number_formats
+from harness.sanitizer.llvm.number_formats import (
     FLOAT8_FORMATS,
     UnsupportedOnCpu,
     llvm_storage_type,
     llvm_type,
     triton_type_name,
 )
-from harness.sanitizer.ir import flow
-from harness.sanitizer.ir.flow import get_terminator
-from harness.sanitizer.ir.graph import IROperation, IRValue
+from harness.sanitizer.llvm.text import LlvmFunction
 
 
 class _AxisFold:

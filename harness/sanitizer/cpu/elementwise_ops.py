@@ -15,8 +15,8 @@ from harness.sanitizer.cpu import (
 )
 from harness.sanitizer.cpu.conversion_ops import ElementEmitter
 from harness.sanitizer.cpu.exact_intrinsics import ROUNDED_OPERATIONS
-from harness.sanitizer.cpu.llvm_text import LlvmFunction
-from harness.sanitizer.cpu.number_formats import (
+from harness.sanitizer.ir.graph import IROperation
+from harness.sanitizer.llvm.number_formats import (
     FLOAT8_FORMATS,
     FLOAT_SUFFIXES,
     LLVM_FLOAT_TYPES,
@@ -28,7 +28,7 @@ from harness.sanitizer.cpu.number_formats import (
     size_of,
     triton_type_name,
 )
-from harness.sanitizer.ir.graph import IROperation
+from harness.sanitizer.llvm.text import LlvmFunction
 
 # The table
 

@@ -18,17 +18,18 @@ from harness.sanitizer.cpu import (
     assembly_parser,
     cross_lane_ops,
     elementwise_ops,
-    number_formats,
     view_ops,
 )
-from harness.sanitizer.cpu.abi import LaunchField, RegionField, ViolationKind
+from harness.sanitizer.cpu.abi import LaunchField, RegionField
 from harness.sanitizer.cpu.arithmetic import Arithmetic
 from harness.sanitizer.cpu.control_flow import ControlFlowLowering
-from harness.sanitizer.cpu.llvm_text import LlvmFunction
-from harness.sanitizer.cpu.number_formats import UnsupportedOnCpu, llvm_type, size_of
-from harness.sanitizer.cpu.scratch_values import OperationSite
 from harness.sanitizer.ir import flow
 from harness.sanitizer.ir.graph import IROperation, IRValue, KernelGraph, ValueType
+from harness.sanitizer.ir.operation_sites import OperationSite
+from harness.sanitizer.llvm import number_formats
+from harness.sanitizer.llvm.number_formats import UnsupportedOnCpu, llvm_type, size_of
+from harness.sanitizer.llvm.text import LlvmFunction
+from harness.sanitizer.violations.kinds import ViolationKind
 
 _IGNORED_OPERATIONS = frozenset(
     "tt.print llvm.intr.assume ttg.barrier gpu.barrier ttg.local_barrier tt.return".split()

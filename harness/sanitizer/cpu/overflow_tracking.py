@@ -13,9 +13,9 @@ how near to 2^31 an address comes. Of `row * stride + lane` with 3 * 2**29 + 5 i
 from __future__ import annotations
 
 from harness.sanitizer.cpu.abi import OVERFLOW_FLAG
-from harness.sanitizer.cpu.number_formats import llvm_type, triton_type_name
 from harness.sanitizer.cpu.scratch_values import LaneRegister, ScratchValues
 from harness.sanitizer.ir.graph import IROperation, IRValue
+from harness.sanitizer.llvm.number_formats import llvm_type
 
 _OPERATOR_SYMBOLS = {
     "arith.addi": ("+", "add"),
@@ -183,7 +183,3 @@ class LaneOverflowTracker:
         self._emitter.code.emit(
             f"call void @llvm.memset.p0.i64(ptr {to}, i8 0, i64 {size}, i1 false)"
         )
-
-
-def format_integer_type(element: str) -> str:
-    return f"u{triton_type_name(element[1:])}" if element[0] == "u" else triton_type_name(element)

@@ -17,9 +17,9 @@ from harness.core.cache import get_or_compute, is_cached
 from harness.core.code_digest import compute_digest, describe_versions, digest_code
 from harness.sanitizer.cpu import access_checks
 from harness.sanitizer.cpu.arithmetic import Arithmetic
-from harness.sanitizer.cpu.llvm_jit import LlvmJit, describe_host
 from harness.sanitizer.cpu.lowering import KernelLowering, LoweredKernel
 from harness.sanitizer.ir.graph import KernelGraph
+from harness.sanitizer.llvm.jit import LlvmJit, describe_host
 
 CODE_DIGEST = digest_code("sanitizer")
 _LAUNCH_SIGNATURE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)

@@ -25,10 +25,10 @@ from harness.sanitizer.cpu.abi import (
     AtomicField,
     LaunchField,
     RegionField,
-    ViolationKind,
 )
 from harness.sanitizer.cpu.access_function import AccessFunction
-from harness.sanitizer.cpu.llvm_text import LlvmFunction
+from harness.sanitizer.llvm.text import LlvmFunction
+from harness.sanitizer.violations.kinds import RACES, ViolationKind
 
 _READER_MASK = (1 << READER_BITS) - 1
 
@@ -165,7 +165,7 @@ class RaceCheckedAccess(AccessFunction):
             self._check_no_other_writer(
                 writers,
                 _emit_program_number(code),
-                ViolationKind.READ_AFTER_WRITE,
+                RACES["write", "read"],
                 lambda entry, *_: self._emit_has_flag(entry, CHANGED_FLAG),
             )
         with code.when(code.let(f"icmp ne i64 {shadow}, 0")):
@@ -201,13 +201,13 @@ class RaceCheckedAccess(AccessFunction):
             self._check_no_other_writer(
                 writers,
                 me,
-                ViolationKind.ATOMIC_STORE_RACE,
+                RACES["update", "write"],
                 lambda entry, *_: self._emit_has_flag(entry, ATOMIC_FLAG),
             )
             self._check_no_other_writer(
                 writers,
                 me,
-                ViolationKind.WRITE_WRITE_RACE,
+                RACES["write", "write"],
                 lambda entry, *lane: self._emit_changes_value(*lane),
             )
             readers = code.load_field("%region", RegionField.READERS)
@@ -226,7 +226,7 @@ class RaceCheckedAccess(AccessFunction):
                         address,
                         who,
                     )
-                self._return_if_violated(ViolationKind.WRITE_AFTER_READ)
+                self._return_if_violated(RACES["read", "write"])
             with self._each_granule(writers) as (index, address, place):
                 entry = code.load("i64", place)
                 changes = code.let(f"zext i1 {self._emit_changes_value(index, address)} to i64")
@@ -257,7 +257,7 @@ class RaceCheckedAccess(AccessFunction):
             self._check_no_other_writer(
                 writers,
                 me,
-                ViolationKind.ATOMIC_STORE_RACE,
+                RACES["write", "update"],
                 lambda entry, *_: code.let(
                     f"xor i1 {self._emit_has_flag(entry, ATOMIC_FLAG)}, true"
                 ),

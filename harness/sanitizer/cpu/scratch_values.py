@@ -6,28 +6,17 @@ the address in the block that uses it: a register of one block may not exist in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from harness.sanitizer.cpu.abi import LaunchField, ViolationKind
-from harness.sanitizer.cpu.llvm_text import LlvmFunction
-from harness.sanitizer.cpu.number_formats import llvm_storage_type, size_of
+from harness.sanitizer.cpu.abi import LaunchField
 from harness.sanitizer.ir import flow
-from harness.sanitizer.ir.graph import IROperation, IRValue, KernelGraph, SourceLocation, ValueType
+from harness.sanitizer.ir.graph import IROperation, IRValue, KernelGraph, ValueType
+from harness.sanitizer.ir.operation_sites import OperationSite
+from harness.sanitizer.llvm.number_formats import llvm_storage_type, size_of
+from harness.sanitizer.llvm.text import LlvmFunction
+from harness.sanitizer.violations.kinds import ViolationKind
 
 _ALIGNMENT = 64
 LaneRegister = tuple[str, str | None]  # the register of a lane, and that of its overflow state
 LaneCache = dict[tuple[IRValue, str], LaneRegister]  # by value and index
-
-
-@dataclass(frozen=True, slots=True)
-class OperationSite:
-    """An operation that a report may name, by its number."""
-
-    label: str  # "read", "write", "update", an operator, or an assertion's message
-    element: str
-    source: SourceLocation
-    argument: int | None = None
-    memory_order: int = 0  # of an atomic: Triton's number
 
 
 class ScratchValues:

@@ -11,15 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from harness.sanitizer.cpu.llvm_text import LlvmFunction
-from harness.sanitizer.cpu.number_formats import (
+from harness.sanitizer.cpu.scratch_values import LaneCache, LaneRegister, ScratchValues
+from harness.sanitizer.ir.graph import IROperation, IRValue
+from harness.sanitizer.llvm.number_formats import (
     UnsupportedOnCpu,
     format_literal,
     llvm_storage_type,
     llvm_type,
 )
-from harness.sanitizer.cpu.scratch_values import LaneCache, LaneRegister, ScratchValues
-from harness.sanitizer.ir.graph import IROperation, IRValue
+from harness.sanitizer.llvm.text import LlvmFunction
 
 
 @dataclass(frozen=True, slots=True)

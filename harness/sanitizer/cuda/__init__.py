@@ -1,1 +1,1 @@
-"""SGLang's CUDA C++ kernels: built without a GPU, their launches caught and run on this CPU."""
+"""CUDA C++ kernels: built without a GPU, their launches caught and run on this CPU."""

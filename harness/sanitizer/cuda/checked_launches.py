@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from harness.core.stderr import report_to_stderr
-from harness.sanitizer.cuda.card_reports import CardLaunch
+from harness.sanitizer.cuda.card_facts import CardLaunch
 from harness.sanitizer.cuda.checked_toolchain import CheckedToolkit
 from harness.sanitizer.cuda.fatbin import HEADER
 from harness.sanitizer.cuda.host_arguments import describe_tensor, iterate_tensors, pack_parameters

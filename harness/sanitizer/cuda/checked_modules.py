@@ -6,37 +6,65 @@ with the first module that is loaded.
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import importlib.util
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from harness.core.after_import import call_after_import, rebind_in_all_modules
+from harness.core.errors import NotReadyError
+from harness.core.stderr import report_to_stderr
 from harness.sanitizer import plugins
-from harness.sanitizer.cuda import checked_nvrtc
-from harness.sanitizer.cuda.checked_toolchain import get_checked_toolkit
+from harness.sanitizer.cuda import driver_library
+from harness.sanitizer.cuda.checked_toolchain import CheckedToolkit, get_checked_toolkit
 from harness.sanitizer.cuda.host_signatures import ExportingModule
 
 if TYPE_CHECKING:
     from harness.sanitizer.cuda.checked_launches import CheckedCudaLaunches
 
 _TVM_LOADER = "tvm_ffi.module"
+_START = ctypes.CFUNCTYPE(None)
+_loaded: list[Any] = []  # the driver's stand-in and the function that it calls
 
 
 def install_at_startup() -> None:
     """Check the modules of this process, if its environment has a checked toolkit."""
     toolkit = get_checked_toolkit()
     if toolkit is not None:
-        checked_nvrtc.install_standins(toolkit, start_checks)
-        call_after_import(
-            {
-                _TVM_LOADER: _wrap_load_module,
-                "torch.cuda._utils": _wrap_torch_kernels,
-                "torch.cuda.jiterator": _wrap_jiterator,
-            }
-        )
+        build_with_checks(toolkit, start_checks)
+        call_after_import({_TVM_LOADER: _wrap_load_module})
         for plugin in plugins.list_installed():
             call_after_import(plugin.find_loader_hooks())
+
+
+def build_with_checks(toolkit: CheckedToolkit, start_checks: Callable[[], Any]) -> None:
+    """Load the driver's stand-in, then have this process build with checks.
+
+    `start_checks` is called before the first checked module is loaded. Invariant: no kernel is
+    built with a parameter that its launch here would lack. So a process that cannot load the
+    driver's stand-in must end (an error is raised); without a driver, nothing is launched.
+    """
+    if importlib.util.find_spec("torch") is None:  # checks need it
+        toolkit.restore_variables(os.environ)
+        return
+    if toolkit.driver.exists():
+        driver = driver_library.load_standin(toolkit.driver)
+        start = _START(lambda: _start_session(start_checks))
+        driver.unfix_set_start_hook(start)
+        _loaded.extend((driver, start))
+    elif driver_library.has_driver():
+        raise NotReadyError(f"{toolkit.driver} is missing, and this machine has a driver")
+    toolkit.set_variables(os.environ)
+
+
+def _start_session(start_checks: Callable[[], Any]) -> None:
+    try:
+        start_checks()
+    except BaseException as error:  # its launches say that they have no checks
+        report_to_stderr(f"checks of CUDA kernels do not start: {error!r}")
 
 
 _lock = threading.Lock()  # modules are loaded in several threads
@@ -96,35 +124,3 @@ def _wrap_load_module(tvm: Any) -> None:
         return CheckedModule(module, str(path).rpartition("/")[2].removesuffix(".so"), {}, ())
 
     rebind_in_all_modules("load_module", load_module, load_checked)
-
-
-def _wrap_torch_kernels(utils: Any) -> None:
-    """Note the tensors of kernels that `torch.cuda._compile_kernel` has NVRTC compile.
-
-    They are called as `kernel(grid, block, args)`.
-    """
-
-    def list_tensors(args: Any, options: Any) -> Any:
-        return options.get("args") or (args[2] if len(args) > 2 else ())
-
-    _note_calls(utils, "_CudaKernel", list_tensors)
-
-
-def _wrap_jiterator(jiterator: Any) -> None:
-    _note_calls(jiterator, "_JittedFunction", lambda args, options: args)
-
-
-def _note_calls(module: Any, name: str, list_tensors: Callable[[Any, Any], Any]) -> None:
-    """Have calls of a class's objects note their tensors; older torch has no such class."""
-    cls = getattr(module, name, None)
-    if cls is None:
-        return
-    call = cls.__call__
-
-    @functools.wraps(call)
-    def call_checked(launcher: Any, *args: Any, **options: Any) -> Any:
-        tensors = tuple(list_tensors(args, options) or ())
-        with start_checks().note_call(module.__name__, (), tensors):
-            return call(launcher, *args, **options)
-
-    cls.__call__ = call_checked

@@ -27,12 +27,12 @@ from harness.core.code_digest import compute_digest, digest_code
 from harness.core.errors import NotReadyError
 from harness.core.files import write_atomically
 from harness.sanitizer import plugins
-from harness.sanitizer.cuda import library_standins
+from harness.sanitizer.cuda import driver_library
+from harness.sanitizer.cuda.c_compiler import call_compiler, find_c_compiler
 from harness.sanitizer.watch.all_launches import COUNTING_LIBRARY
 from harness.sanitizer.watch.report_files import CHECKED_CUDA_VARIABLE
 
 _SOURCE = Path(__file__).with_name("launch_checks.c")
-_DRIVER_SOURCE = Path(__file__).with_name("driver_standin.c")
 _SOURCES = [*Path(__file__).parent.glob("*.[ch]")]
 _COUNTING_SOURCE = Path(__file__).with_name("launch_counts.c")
 _COMPLETE, _LOCK = "complete", ".lock"
@@ -44,9 +44,6 @@ _CACHE_VARIABLES = {
     "DG_JIT_CACHE_DIR": "deep-gemm",
     **{name: folder for one in plugins.list_all() for name, folder in one.build_folders.items()},
 }
-# What NVRTC compiles is kept in no file: a program that got no checks would be loaded by later
-# runs, which would not learn that it has none.
-_NO_FILES = {"USE_PYTORCH_KERNEL_CACHE": "0", "CUPY_CACHE_IN_MEMORY": "1"}
 _PLAIN_VARIABLE = "UNFIX_PLAIN_CUDA"  # the variables as they were, of a process without checks
 _FLAGS_VARIABLE = "NVCC_APPEND_FLAGS"
 _FLAGS = ("-lineinfo", "--no-compress")
@@ -72,7 +69,7 @@ class CheckedToolkit:
     @property
     def driver(self) -> Path:
         """The stand-in for the driver; it is missing where there is none."""
-        return self.folder / "driver" / library_standins.DRIVER_NAME
+        return self.folder / "driver" / driver_library.DRIVER_NAME
 
     def request(self, environment: MutableMapping[str, str]) -> None:
         """Have an environment's Python processes load the stand-ins, then set its variables."""
@@ -80,11 +77,10 @@ class CheckedToolkit:
 
     def set_variables(self, environment: MutableMapping[str, str]) -> None:
         """Have an environment's programs build with checks, apart from their plain builds."""
-        names = ("CUDA_HOME", "CUDA_PATH", *_CACHE_VARIABLES, *_NO_FILES)
+        names = ("CUDA_HOME", "CUDA_PATH", *_CACHE_VARIABLES)
         plain = {name: environment.get(name) for name in names}
         environment.setdefault(_PLAIN_VARIABLE, json.dumps(plain))
         self.request(environment)
-        environment.update(_NO_FILES)
         environment["CUDA_HOME"] = environment["CUDA_PATH"] = str(self.home)
         path = environment.get("PATH", os.defpath).split(os.pathsep)
         first = str(self.home / "bin")
@@ -134,7 +130,7 @@ def make_checked_toolkit(
     ptxas = home / "bin" / "ptxas"
     if not ptxas.exists():
         raise NotReadyError(f"{home} has no bin/ptxas: it is not a CUDA toolkit")
-    driver = library_standins.find_driver()
+    driver = driver_library.find_driver()
     digest = compute_digest(
         str(home), str(ptxas.stat().st_mtime_ns), " ".join(checks), sys.executable,
         digest_code("sanitizer"), str(driver), *(file.read_bytes() for file in sorted(_SOURCES)),
@@ -149,9 +145,7 @@ def make_checked_toolkit(
         if not (toolkit.folder / _COMPLETE).exists():  # another process may have made it
             _fill_toolkit(toolkit, home, checks)
             if driver is not None:
-                library_standins.build_standin(
-                    toolkit.driver, driver, _DRIVER_SOURCE, "REAL_DRIVER", [toolkit.library]
-                )
+                driver_library.build_standin(toolkit.driver, driver, toolkit.library)
             write_atomically(toolkit.folder / _COMPLETE, digest)
     return toolkit
 
@@ -188,7 +182,7 @@ def _write_ptxas(toolkit: CheckedToolkit, ptxas: Path, checks: tuple[str, ...]) 
 def _build_libraries(toolkit: CheckedToolkit, library_folder: Path) -> None:
     """Build the library of the process and the archive of each module, and have both linked."""
     real = _find_cudart(library_folder)
-    compile_c = [library_standins.find_c_compiler("a checked build"), "-std=gnu11", "-O2", "-fPIC"]
+    compile_c = [find_c_compiler("a checked build"), "-std=gnu11", "-O2", "-fPIC"]
     archiver = shutil.which("ar")
     if archiver is None:
         raise NotReadyError("a checked build needs `ar`, as nvcc does")
@@ -204,7 +198,7 @@ def _build_libraries(toolkit: CheckedToolkit, library_folder: Path) -> None:
             [*compile_c, *shared, str(_SOURCE), "-o", str(toolkit.library), *libraries],
             [*compile_c, "-shared", str(_COUNTING_SOURCE), "-o", counting, *libraries],
         ):
-            library_standins.call_compiler(words)
+            call_compiler(words)
     (toolkit.home / "lib64" / "libcudart.so").write_text(
         f"/* GNU ld script */\nINPUT({archive} {toolkit.library} {real})\n"
     )

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from harness.core import paths
 from harness.core.code_digest import compute_digest
 from harness.core.errors import NotReadyError
-from harness.sanitizer.cuda.library_standins import call_compiler, find_c_compiler
+from harness.sanitizer.cuda.c_compiler import call_compiler, find_c_compiler
 from harness.sanitizer.device.cards import Card
 from harness.sanitizer.hooks import HOOKS, BuildToolkit
 

@@ -1,6 +1,6 @@
 """The parameters of a module's exports, by their names in the C++ host function.
 
-An export is the pair that SGLang gives to `load_jit`: the name that Python calls, and a C++
+An export is the pair that a loader is given (`load_jit`): the name that Python calls, and a C++
 expression such as `StoreKVCacheKernel<1024, 1024, 128, true>::run`.
 """
 

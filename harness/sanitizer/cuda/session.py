@@ -20,12 +20,11 @@ from harness.sanitizer import plugins
 from harness.sanitizer.check import session
 from harness.sanitizer.check.declarations import Check
 from harness.sanitizer.check.launch_log import KernelLaunch, LaunchLog
-from harness.sanitizer.check.options import OVERFLOW, RACES, UNINITIALIZED
 from harness.sanitizer.check.tracked_memory import MemoryTracker, ProgramId, TrackedStorage
-from harness.sanitizer.check.violations import OutOfBounds, UncheckableKernel, Violation
 from harness.sanitizer.cuda.host_calls import CALLS, HostCall
 from harness.sanitizer.ptx.executor import PtxModule
 from harness.sanitizer.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
+from harness.sanitizer.violations.exceptions import OutOfBounds, UncheckableKernel, Violation
 
 
 @contextlib.contextmanager
@@ -65,9 +64,9 @@ class CheckedRunner:
         if self._launches.get_chosen_programs(logged) is not None:
             raise ValueError(f"{name} is a CUDA kernel, which runs all its blocks: no `run_only`")
         checks = ExecutorChecks(
-            overflow=OVERFLOW in self._options.checks,
-            uninitialized=UNINITIALIZED in self._options.checks,
-            races=RACES in self._options.checks and not self._launches.ignores_races,
+            overflow="overflow" in self._options.checks,
+            uninitialized="uninitialized" in self._options.checks,
+            races="races" in self._options.checks and not self._launches.ignores_races,
         )
         self._launches.begin_launch(logged, self._memory)
         try:

@@ -250,8 +250,8 @@ def run_captured(name: str, function: Callable[..., Any], *args: Any, **options:
 def run_captured_kernel(name: str, function: Callable[..., Any], *args: Any) -> Any:
     """Run a kernel's launch, and record it as one step if a stream is capturing.
 
-    A replay may use more of a buffer than the view that was captured: SGLang passes the part that a
-    dummy batch needs, and fills more of it later. So the buffer's end is the bound of a replay.
+    A replay may use more of a buffer than the view that was captured: a server passes the part that
+    a dummy batch needs, and fills more of it later. So the buffer's end is the bound of a replay.
     """
     return _run_captured(name, function, args, {}, by_address=True)
 

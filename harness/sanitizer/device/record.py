@@ -1,7 +1,7 @@
 """What a process asked of the virtual device: stand-ins that ran, branches, imports, refusals.
 
 A record is data (`as_dict`): a run on a real GPU takes the same branches, and the comparison of the
-two says where the virtual device leads SGLang elsewhere.
+two says where the virtual device leads a program elsewhere.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class DeviceRecord:
     """Counts of one process, or of several that were read together."""
 
     stand_ins: Counter[str] = field(default_factory=Counter)  # calls, by package and name
-    kernel_calls: Counter[str] = field(default_factory=Counter)  # of SGLang's own CUDA C++
+    kernel_calls: Counter[str] = field(default_factory=Counter)  # of CUDA C++ that ran here
     branches: Counter[str] = field(default_factory=Counter)  # a question, and the line that asks
     choices: Counter[str] = field(default_factory=Counter)  # an operator, and its method that ran
     imports: Counter[str] = field(default_factory=Counter)  # names of packages without a stand-in
@@ -112,7 +112,7 @@ class DeviceRecord:
         return {kind: dict(getattr(self, kind)) for kind in KINDS}
 
     def describe(self) -> Iterator[str]:
-        """Yield a line for the stand-ins, one for SGLang's own CUDA C++, and one a refusal."""
+        """Yield a line for the stand-ins, one for CUDA C++ that ran, and one a refusal."""
         yield describe_stand_ins(self.stand_ins)
         yield from self.describe_others()
 
@@ -120,13 +120,13 @@ class DeviceRecord:
         if self.kernel_calls:
             functions = format_count(len(self.kernel_calls), "function")
             calls = _name_all(self.kernel_calls)
-            yield f"{functions} of SGLang's CUDA C++ ran as they are, {calls}"
+            yield f"{functions} of CUDA C++ ran as they are, {calls}"
         for message, count in self.refusals.items():
             yield f"refused {format_count(count, 'time')}: {message}"
 
 
 def describe_stand_ins(calls: Mapping[str, int]) -> str:
-    """Describe what stand-ins computed: '2 operators …, 5 calls: jit:a.run 2, sgl_kernel.b 3'."""
+    """Describe what stand-ins computed: '2 operators …, 5 calls: jit:a.run 2, toy.b 3'."""
     count = format_count(len(calls), "operator")
     return f"{count} of CUDA binaries had stand-ins, {_name_all(calls)}"
 

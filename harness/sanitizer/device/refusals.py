@@ -10,7 +10,7 @@ from harness.sanitizer.device.record import RECORD
 class UnansweredName(NotImplementedError):
     """A name of torch.cuda or of a CUDA package that the virtual device has no answer for.
 
-    It is no AttributeError and no ImportError, which SGLang would take for another machine. Each
+    It is no AttributeError and no ImportError, which a program would take for another machine. Each
     one is counted, for the program may catch it and go on another way.
     """
 

@@ -160,7 +160,7 @@ def _clone(source: torch.Tensor, memory_format: Any = None) -> torch.Tensor:
 
 
 def _read_number(source: torch.Tensor) -> Any:
-    """Read one number: SGLang reads tens of thousands to place a model's experts."""
+    """Read one number: a server reads tens of thousands to place a model's experts."""
     with _bindings.DisableTorchFunction():
         number = memory.to_host(source).item()
         plan = dispatch.make_plan("aten::_local_scalar_dense")

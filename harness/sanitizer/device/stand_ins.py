@@ -1,7 +1,7 @@
 """The registry of stand-ins: which function computes what a CUDA binary's operator would.
 
-Names are of the form `sgl_kernel.rmsnorm` and `flashinfer.norm.rmsnorm` for packages, and
-`jit:rmsnorm.rmsnorm` for SGLang's own JIT modules: the marker given to `load_jit`, and the export.
+Names are of the form `flashinfer.norm.rmsnorm` for packages, and `jit:rmsnorm.rmsnorm` for modules
+that a program builds: the marker given to its `load_jit`, and the export.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class StandIn:
 
     function: Callable[..., Any]
     names: tuple[str, ...]
-    source: str  # the specification: a file of SGLang, FlashInfer, a paper
+    source: str  # the specification: a file of the package, a paper
     takes_build: bool  # it wants the JIT module's template arguments
 
     def call(self, name: str, build: JitBuild | None, args: Any, options: Any) -> Any:
@@ -34,7 +34,7 @@ class StandIn:
 
 @dataclass(frozen=True, slots=True)
 class JitBuild:
-    """What SGLang asked `load_jit` to build."""
+    """What a program asked its `load_jit` to build."""
 
     marker: tuple[str, ...]  # the module's name and template arguments
     kernel: str  # the C++ expression of the export, with its template arguments
@@ -114,7 +114,7 @@ def answer_with_shapes(shapes: Mapping[str, Callable[..., Any]]) -> None:
 
 
 def _without_submodules(name: str) -> str:
-    """Name an operator by its package alone: `sgl_kernel.elementwise.rmsnorm` is re-exported."""
+    """Name an operator by its package alone: `toy.elementwise.norm` is re-exported."""
     package, _, rest = name.partition(".")
     return f"{package}.{rest.rpartition('.')[2]}"
 

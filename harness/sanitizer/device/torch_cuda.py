@@ -130,7 +130,7 @@ class _DeviceProperties(SimpleNamespace):
         )
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "gcnArchName":  # AMD's, which SGLang probes
+        if name.startswith("__") or name == "gcnArchName":  # AMD's, which programs probe
             raise AttributeError(name)
         raise UnansweredName(f"a device's property '{name}' has no answer, at {find_caller()}")
 

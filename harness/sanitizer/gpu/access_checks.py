@@ -19,11 +19,11 @@ from harness.sanitizer.gpu.axis_contiguity import AxisContiguity
 from harness.sanitizer.gpu.graph_builder import GraphBuilder
 from harness.sanitizer.gpu.overflow_tracking import OverflowState, OverflowTracker
 from harness.sanitizer.gpu.pointer_bounds import PointerBounds, PointerBoundsTracker
-from harness.sanitizer.gpu.report_assembly import ReportBit
 from harness.sanitizer.gpu.report_emission import ReportEmitter
 from harness.sanitizer.ir.access_graph import find_mask, get_element_bytes
 from harness.sanitizer.ir.graph import IROperation, IRValue, ValueType
 from harness.sanitizer.ir.operations import MASK_POSITIONS
+from harness.sanitizer.violations.kinds import ViolationKind, to_word_bit
 
 _VECTOR_BYTES = 16  # bytes that one instruction moves
 
@@ -77,7 +77,7 @@ class AccessChecks:
             )
             outside = code.apply_mask(outside, enabled)
         if bounds is not None and outside is not None and self._report_bounds:
-            bit = code.number_where(outside, ReportBit.OUT_OF_BOUNDS)
+            bit = code.number_where(outside, to_word_bit(ViolationKind.OUT_OF_BOUNDS))
             if self._bounds_tracker.origins[checked] is None:
                 operands = self._select_report_operands(word, operands, bounds, checked.type.shape)
             word = bit if word is None else code.binary("ori", word, bit)

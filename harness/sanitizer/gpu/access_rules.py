@@ -19,11 +19,10 @@ import numpy as np
 from harness.sanitizer.gpu.graph_builder import SLE, SLT, GraphBuilder
 from harness.sanitizer.gpu.pointer_bounds import PointerBoundsTracker
 from harness.sanitizer.gpu.program_grid import ProgramGrid
-from harness.sanitizer.gpu.report_assembly import ReportBit
 from harness.sanitizer.ir.graph import IRBlock, IROperation, IRRegion, IRValue, ValueType
+from harness.sanitizer.violations.kinds import FORBIDDEN, to_word_bit
 
 MAX_INTERVALS = 1 << 14  # intervals of a list
-_ACCESS_KINDS = {"read": ReportBit.FORBIDDEN_READ, "write": ReportBit.FORBIDDEN_WRITE}
 _INT64 = ValueType("i64")
 _MAX_ADDRESS = 1 << 62
 
@@ -45,10 +44,10 @@ class AccessRuleChecks:
     ) -> IRValue:
         """Emit a report's word: the kinds of access rules of this pointer that an access breaks."""
         code, word = self._code, None
-        for kind, bit in _ACCESS_KINDS.items():
-            if verb in (kind, "update"):
-                outside = self._emit_outside(pointer_number, kind, address, size)
-                own = code.number_where(outside, bit)
+        for ruled, kind in FORBIDDEN.items():
+            if verb in (ruled, "update"):
+                outside = self._emit_outside(pointer_number, ruled, address, size)
+                own = code.number_where(outside, to_word_bit(kind))
                 word = own if word is None else code.binary("ori", word, own)
         assert word is not None
         return word
@@ -90,9 +89,7 @@ class AccessRuleChecks:
         code = self._code
         if (pointer_number, kind) not in self._interval_lists:
             with code.insert_into(self._bounds_tracker.entry_operations):
-                at = code.constant(
-                    16 * pointer_number + 8 * list(_ACCESS_KINDS).index(kind), _INT64
-                )
+                at = code.constant(16 * pointer_number + 8 * list(FORBIDDEN).index(kind), _INT64)
                 lists = self._load(code.binary("addi", self._table, at))
                 far = code.binary("muli", self._load(lists), self._grid.program_number)
                 row = code.binary("addi", code.binary("addi", lists, far), self._int64_constant(8))

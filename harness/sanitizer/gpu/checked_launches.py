@@ -45,7 +45,7 @@ from harness.sanitizer.ir.graph import get_bit_count, wrap_integer
 from harness.sanitizer.triton import frontend, jit_kernels, recorded_reach, specialization
 from harness.sanitizer.triton.specialization import Specialization
 
-# Beside the compiled kernels in the kernel's caches: a toggle that sets those aside takes it along.
+# Beside the compiled kernels in the kernel's caches: who changes the source drops all of them.
 _CACHE_KEY = "checked by unfix"
 _REFUSALS_KEY = "refusals"
 ALL_CALLS = "all calls"

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.core.code_digest import compute_digest, digest_code
-from harness.sanitizer.cpu.scratch_values import OperationSite
 from harness.sanitizer.gpu import InstrumentationRequest, instrumentation
 from harness.sanitizer.ir import mlir_printer
 from harness.sanitizer.ir.graph import SourceLocation
+from harness.sanitizer.ir.operation_sites import OperationSite
 from harness.sanitizer.triton import adapter, jit_kernels, mlir_parser, specialization
 
 CODE_DIGEST = digest_code("sanitizer")

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.sanitizer.cpu.scratch_values import OperationSite
 from harness.sanitizer.gpu import (
     LINE_CHECK,
     RULES_CHECK,
@@ -32,13 +31,14 @@ from harness.sanitizer.gpu.overflow_tracking import OVERFLOW_SYMBOLS, OverflowTr
 from harness.sanitizer.gpu.pointer_bounds import PointerBoundsTracker
 from harness.sanitizer.gpu.program_grid import ProgramGrid, rewrite_program_ids
 from harness.sanitizer.gpu.race_checks import RaceChecks
-from harness.sanitizer.gpu.report_assembly import ReportBit
 from harness.sanitizer.gpu.report_emission import ReportEmitter
 from harness.sanitizer.gpu.uninitialized_reads import UninitializedReadChecks
 from harness.sanitizer.ir import flow
 from harness.sanitizer.ir.graph import IRBlock, IROperation, IRRegion, IRValue, KernelGraph
 from harness.sanitizer.ir.intervals import ValueRanges
+from harness.sanitizer.ir.operation_sites import OperationSite
 from harness.sanitizer.ir.operations import ACCESS_OPERATIONS, CONTROL_FLOW_OPERATIONS
+from harness.sanitizer.violations.kinds import ViolationKind, to_word_bit
 
 _UNSUPPORTED_PREFIXES = (
     "tt.descriptor_",
@@ -196,7 +196,7 @@ class _GraphInstrumenter:
     def _rewrite_assertion(self, operation: IROperation) -> None:
         """Report the kernel's own assertion, where a failure would lose the device."""
         code, [condition] = self._code, operation.operands
-        word = code.number_where(code.negate(condition), ReportBit.ASSERTION_FAILED)
+        word = code.number_where(code.negate(condition), to_word_bit(ViolationKind.ASSERTION))
         no_address = code.constant(0, condition.type.with_element("i64"))
         message = operation.attributes.get("message", "").strip('"')
         self._emitter.report(OperationSite(message, "i1", operation.source), word, no_address)

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.sanitizer.cpu.scratch_values import OperationSite
 from harness.sanitizer.gpu.accesses import get_verb
 from harness.sanitizer.gpu.graph_builder import SLE, UGE, ULT, GraphBuilder
 from harness.sanitizer.gpu.report_assembly import KernelTable
 from harness.sanitizer.gpu.storage_registry import MAX_STORAGES
 from harness.sanitizer.ir import flow
 from harness.sanitizer.ir.graph import IROperation, IRValue, KernelGraph, ValueType
+from harness.sanitizer.ir.operation_sites import OperationSite
 from harness.sanitizer.ir.operations import SHAPE_OPERATIONS
 
 _INT64 = ValueType("i64")

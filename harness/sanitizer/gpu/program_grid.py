@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 from harness.sanitizer.gpu.graph_builder import GraphBuilder
-from harness.sanitizer.gpu.shadow_entries import PROGRAM_BITS
+from harness.sanitizer.gpu.shadow_entries import FLAG_BITS, PROGRAM_BITS
 from harness.sanitizer.ir.graph import (
     IROperation,
     IRValue,
@@ -69,17 +68,16 @@ class ProgramGrid:
         return self._code.extend(value, "i64", signed=True)
 
 
-def unpack_grid_shape(packed_shape: int) -> tuple[int, int, int]:
+def find_entrys_program(entry: int, packed_shape: int) -> tuple[int, int, int] | None:
+    """Return the program of a shadow's entry, if no other one's number ends in the same bits."""
     mask = (1 << _AXIS_BITS) - 1
-    return packed_shape >> (2 * _AXIS_BITS), packed_shape >> _AXIS_BITS & mask, packed_shape & mask
-
-
-def unravel_program(number: int, grid: tuple[int, int, int]) -> tuple[int, int, int] | None:
-    """Return the program of a number, if no other program's number ends in the same bits."""
-    if prod(grid) > 1 << PROGRAM_BITS or not 0 <= number < prod(grid):
+    side_y, side_z = packed_shape >> _AXIS_BITS & mask, packed_shape & mask
+    count = (packed_shape >> 2 * _AXIS_BITS) * side_y * side_z
+    number = entry >> FLAG_BITS & (1 << PROGRAM_BITS) - 1
+    if count > 1 << PROGRAM_BITS or number >= count:
         return None
-    x, rest = divmod(number, grid[1] * grid[2])
-    return x, *divmod(rest, grid[2])
+    x, rest = divmod(number, side_y * side_z)
+    return x, *divmod(rest, side_z)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from harness.sanitizer.gpu.accesses import get_verb
 from harness.sanitizer.gpu.graph_builder import ULT, GraphBuilder
 from harness.sanitizer.gpu.pointer_bounds import PointerBoundsTracker
 from harness.sanitizer.gpu.program_grid import ProgramGrid
-from harness.sanitizer.gpu.report_assembly import ReportBit
 from harness.sanitizer.gpu.report_emission import ReportEmitter, reduce_to_nonzero_lane
 from harness.sanitizer.gpu.shadow_entries import (
     ATOMIC_FLAG,
@@ -33,6 +32,7 @@ from harness.sanitizer.gpu.shadow_entries import (
 from harness.sanitizer.ir.access_graph import find_mask, get_element_bytes
 from harness.sanitizer.ir.graph import IROperation, IRValue, KernelGraph, ValueType
 from harness.sanitizer.ir.operations import ACCESS_OPERATIONS
+from harness.sanitizer.violations.kinds import RACES, ViolationKind, to_word_bit
 
 _INT64 = ValueType("i64")
 
@@ -149,7 +149,7 @@ class RaceChecks:
         writer = self._load_entry(ShadowTable.WRITERS, slot, mask)
         changed = self._has_flag(writer, CHANGED_FLAG)
         wrong = code.binary("andi", self._is_other_program(writer, entry), changed)
-        return self._make_fault_word(ReportBit.READ_AFTER_WRITE, wrong, mask), writer
+        return self._make_fault_word(RACES["write", "read"], wrong, mask), writer
 
     def _check_update(
         self, slot: IRValue, entry: IRValue, mask: IRValue | None
@@ -159,7 +159,7 @@ class RaceChecks:
         before = self._exchange_entry(ShadowTable.WRITERS, slot, entry, mask)
         store = code.negate(self._has_flag(before, ATOMIC_FLAG))
         wrong = code.binary("andi", self._is_other_program(before, entry), store)
-        return self._make_fault_word(ReportBit.ATOMIC_STORE_RACE, wrong, mask), before
+        return self._make_fault_word(RACES["write", "update"], wrong, mask), before
 
     def _check_store(
         self,
@@ -192,10 +192,10 @@ class RaceChecks:
         later = code.binary("andi", later, self._is_other_program(after, entry))
         either = code.binary("ori", code.binary("andi", earlier, code.negate(atomic)), later)
         word = self._make_fault_word(
-            ReportBit.WRITE_WRITE_RACE, code.binary("andi", either, differs), mask
+            RACES["write", "write"], code.binary("andi", either, differs), mask
         )
         beside = self._make_fault_word(
-            ReportBit.ATOMIC_STORE_RACE, code.binary("andi", earlier, atomic), mask
+            RACES["update", "write"], code.binary("andi", earlier, atomic), mask
         )
         word = code.binary("ori", word, beside)
         before = code.select(earlier, before, after)
@@ -204,7 +204,7 @@ class RaceChecks:
         for table in (ShadowTable.READERS, ShadowTable.EARLIER_READERS):
             reader = self._load_entry(table, slot, mask)
             wrong = code.binary("andi", self._is_other_program(reader, entry), changed)
-            more = self._make_fault_word(ReportBit.WRITE_AFTER_READ, wrong, mask)
+            more = self._make_fault_word(RACES["read", "write"], wrong, mask)
             known = code.is_nonzero(word)
             word, before = code.select(known, word, more), code.select(known, before, reader)
         return word, before
@@ -293,9 +293,9 @@ class RaceChecks:
         return code.binary("andi", bits, code.constant((1 << 8 * size) - 1, kind))
 
     def _make_fault_word(
-        self, fault: ReportBit, is_fault: IRValue, mask: IRValue | None
+        self, kind: ViolationKind, is_fault: IRValue, mask: IRValue | None
     ) -> IRValue:
-        return self._code.number_where(self._code.apply_mask(is_fault, mask), fault)
+        return self._code.number_where(self._code.apply_mask(is_fault, mask), to_word_bit(kind))
 
     def _has_flag(self, entry: IRValue, flag: int) -> IRValue:
         code = self._code

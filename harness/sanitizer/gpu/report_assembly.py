@@ -17,23 +17,6 @@ RECORDS_PER_SITE = 4  # further reports are only counted
 RECORD_BYTES = 64
 
 
-OVERFLOW_MASK = 0xFFFF  # bits of a report's word: the number of the overflowed operation, or 0
-
-
-class ReportBit(IntEnum):
-    """The other bits of a report's word."""
-
-    ASSERTION_FAILED = 1 << 23
-    WRITE_WRITE_RACE = 1 << 24
-    ATOMIC_STORE_RACE = 1 << 25
-    READ_AFTER_WRITE = 1 << 26
-    WRITE_AFTER_READ = 1 << 27
-    UNINITIALIZED_READ = 1 << 28
-    FORBIDDEN_READ = 1 << 29  # by an access rule
-    FORBIDDEN_WRITE = 1 << 30
-    OUT_OF_BOUNDS = -(1 << 31)
-
-
 class KernelTable(IntEnum):
     """Byte offsets in a kernel's table on the device."""
 

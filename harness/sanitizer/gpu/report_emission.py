@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from harness.sanitizer.cpu.scratch_values import OperationSite
 from harness.sanitizer.gpu.graph_builder import GraphBuilder
 from harness.sanitizer.gpu.report_assembly import build_assembly, build_constraints
 from harness.sanitizer.ir.graph import (
@@ -25,6 +24,7 @@ from harness.sanitizer.ir.graph import (
     SourceLocation,
     ValueType,
 )
+from harness.sanitizer.ir.operation_sites import OperationSite
 
 _MAX_PACKED_LANES = 16  # lanes of one thread that one piece of assembly handles
 

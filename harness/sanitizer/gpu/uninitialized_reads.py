@@ -13,10 +13,10 @@ from harness.sanitizer.gpu import POISON
 from harness.sanitizer.gpu.accesses import get_verb
 from harness.sanitizer.gpu.graph_builder import EQ, GraphBuilder
 from harness.sanitizer.gpu.pointer_bounds import PointerBoundsTracker
-from harness.sanitizer.gpu.report_assembly import ReportBit
 from harness.sanitizer.gpu.report_emission import ReportEmitter, reduce_to_nonzero_lane
 from harness.sanitizer.ir.access_graph import find_mask, get_element_bytes
 from harness.sanitizer.ir.graph import IROperation, IRValue
+from harness.sanitizer.violations.kinds import ViolationKind, to_word_bit
 
 _WORD_BYTES = 8
 
@@ -47,7 +47,7 @@ class UninitializedReadChecks:
         if verb == "read" and size < _WORD_BYTES:
             around = self._emit_surrounding_poison(address, poison, *ends_of_lane)
             poison = code.binary("andi", poison, around)
-        word = code.number_where(poison, ReportBit.UNINITIALIZED_READ)
+        word = code.number_where(poison, to_word_bit(ViolationKind.UNINITIALIZED_READ))
         self._emitter.report(self._bounds_tracker.make_site(operation), word, address)
 
     def _emit_surrounding_poison(

@@ -1,11 +1,9 @@
 """Launches of a whole process, whatever compiled them: which memory each uses, when, in what order.
 
-Three checks stand on that. `graphs`: a captured launch keeps addresses and numbers, and both may be
+Two checks stand on that. `graphs`: a captured launch keeps addresses and numbers, and both may be
 out of date when the graph is replayed. `streams`: launches of two streams have no order unless an
-event gives them one. `zones`: a compiled operator must not change the bytes behind a tensor, on a
-GPU alone. Graphs and streams take events from a source, and do not know which of the two it is:
+event gives them one. They take events from a source, and do not know which of the two it is:
 `virtual_source` (the virtual GPU) or `card_source` (a GPU, through torch).
 """
 
-VIRTUAL_LAUNCH_CHECKS = ("graphs", "streams")  # on the virtual GPU as well
-LAUNCH_CHECKS = (*VIRTUAL_LAUNCH_CHECKS, "zones")
+LAUNCH_CHECKS = ("graphs", "streams")

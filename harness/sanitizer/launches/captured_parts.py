@@ -2,7 +2,7 @@
 
 CUDA makes the record of an event with `external=True` a step of the graph, which a replay does
 again. A stream that waits for it is ordered behind what the graph did before that step, and not
-behind the rest. So SGLang's decode graphs tell its scheduler that they have read a request's slots.
+behind the rest. So a server's decode graphs tell its scheduler that a request's slots were read.
 
 Other events of a capture only order its streams. They are gone when it ends, or are recorded anew.
 """

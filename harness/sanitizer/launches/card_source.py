@@ -25,10 +25,8 @@ from harness.sanitizer import plugins
 from harness.sanitizer.device import streams
 from harness.sanitizer.device.streams import Clock
 from harness.sanitizer.launches import collective_effects, kernel_effects, operator_effects
-from harness.sanitizer.launches.card_zones import CardZones
 from harness.sanitizer.launches.collective_effects import CollectiveEffects
 from harness.sanitizer.launches.launch_tracer import LaunchTracer
-from harness.sanitizer.launches.zone_check import is_compiled_operator
 from harness.sanitizer.plugins import CollectiveClass
 from harness.sanitizer.triton import jit_kernels
 
@@ -98,8 +96,8 @@ class CardClocks:
 
 
 class CardSource:
-    def __init__(self, tracer: LaunchTracer, clocks: CardClocks, zones: CardZones) -> None:
-        self._tracer, self._clocks, self._zones = tracer, clocks, zones
+    def __init__(self, tracer: LaunchTracer, clocks: CardClocks) -> None:
+        self._tracer, self._clocks = tracer, clocks
         self._mode = _TracingMode(tracer, clocks)
         self._is_open = False
         self._undo: list[Callable[[], Any]] = []
@@ -117,7 +115,7 @@ class CardSource:
             "stream_synchronization": clocks.synchronize_stream,
             "device_synchronization": clocks.synchronize_device,
             "memory_allocation": self._note_allocation,
-            "memory_deallocation": self._note_free,
+            "memory_deallocation": self._tracer.free,
         }
         for name, function in callbacks.items():
             register = getattr(_gpu_trace, f"register_callback_for_{name}")
@@ -143,12 +141,7 @@ class CardSource:
         self._undo.clear()
 
     def _note_allocation(self, start: int) -> None:
-        self._zones.note_allocation(start)
         self._tracer.allocate(start, 0)
-
-    def _note_free(self, start: int) -> None:
-        self._zones.note_free(start)
-        self._tracer.free(start)
 
     def _while_open(self, function: Callable[..., Any]) -> Callable[..., None]:
         def call(*args: int) -> None:
@@ -281,11 +274,7 @@ class _TracingMode(TorchDispatchMode):  # type: ignore[misc]
     ) -> Any:
         options = kwargs or {}
         self._clocks.take_waiting_stream()
-        zone_check = self._tracer.zone_check
-        if zone_check is None or self._tracer.is_paused or not is_compiled_operator(func):
-            result = func(*args, **options)
-        else:
-            result = zone_check.run(func, args, options)
+        result = func(*args, **options)
         if self._tracer.is_paused:
             return result
         collective = collective_effects.OPERATORS.get(func._schema.name)

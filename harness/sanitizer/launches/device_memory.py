@@ -1,8 +1,8 @@
 """The allocations of a process's devices, who accessed each, and the graphs that captured accesses.
 
 Graphs of one pool share its memory on purpose: a capture gets what earlier ones of the pool have
-freed, so a replay of one may overwrite what another one computed. SGLang captures all sizes of a
-batch into one pool. Eager code may use such memory, too: SGLang gives free bytes of its pool to
+freed, so a replay of one may overwrite what another one computed. A server captures all sizes of a
+batch into one pool. Eager code may use such memory, too: a server gives free bytes of its pool to
 tensors between replays.
 """
 

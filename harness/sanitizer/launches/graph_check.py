@@ -21,7 +21,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from harness.sanitizer.check.violations import Violation
 from harness.sanitizer.launches import host_values
 from harness.sanitizer.launches.call_stacks import CallStack, format_stack
 from harness.sanitizer.launches.device_memory import (
@@ -37,6 +36,7 @@ from harness.sanitizer.launches.launch_violations import (
     locate_launch,
 )
 from harness.sanitizer.launches.pool_check import PoolCheck
+from harness.sanitizer.violations.exceptions import Violation
 
 
 class GraphCheck:

@@ -75,7 +75,7 @@ def _find_loaded(graph: KernelGraph) -> set[IRValue]:
     return found
 
 
-_CACHE_KEY = "effects by unfix"  # beside the compiled kernels, which a toggle sets aside
+_CACHE_KEY = "effects by unfix"  # beside the compiled kernels, as changed source drops both
 
 
 def list_kernel_uses(kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> KernelUses:

@@ -6,11 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from harness.sanitizer.check.violations import Violation
 from harness.sanitizer.device import installation
 from harness.sanitizer.launches import stream_check
-from harness.sanitizer.launches.launch_tracer import ZONES, LaunchTracer
-from harness.sanitizer.launches.zone_check import GuardZoneCheck
+from harness.sanitizer.launches.launch_tracer import LaunchTracer
+from harness.sanitizer.violations.exceptions import Violation
 
 
 class LaunchSource(Protocol):
@@ -63,20 +62,13 @@ def _make_source(
     checks: Sequence[str], report: Callable[[Violation], None]
 ) -> tuple[LaunchTracer, LaunchSource]:
     if installation.is_installed():
-        if ZONES in checks:
-            raise ValueError(
-                "guard zones need a GPU: on the virtual one stand-ins take the compiled "
-                "operators' place, and the executor of PTX checks their kernels"
-            )
         from harness.sanitizer.launches.virtual_source import VirtualClocks, VirtualSource
 
         # Memory is not handed out as on a GPU here, so a block of a fitting size counts as reused.
         tracer = LaunchTracer(checks, VirtualClocks(), report, stream_check.has_fitting_size)
         return tracer, VirtualSource(tracer)
     from harness.sanitizer.launches.card_source import CardClocks, CardSource
-    from harness.sanitizer.launches.card_zones import CardZones
 
-    clocks, zones = CardClocks(), CardZones()
-    zone_check = GuardZoneCheck(zones, report) if ZONES in checks else None
-    tracer = LaunchTracer(checks, clocks, report, stream_check.has_same_memory, zone_check)
-    return tracer, CardSource(tracer, clocks, zones)
+    clocks = CardClocks()
+    tracer = LaunchTracer(checks, clocks, report, stream_check.has_same_memory)
+    return tracer, CardSource(tracer, clocks)

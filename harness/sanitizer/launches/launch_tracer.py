@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 import torch
 
-from harness.sanitizer.check.violations import Violation
 from harness.sanitizer.device.streams import Clock, Event
 from harness.sanitizer.launches import LAUNCH_CHECKS, host_values
 from harness.sanitizer.launches.allocation_table import AllocationTable
@@ -35,9 +34,9 @@ from harness.sanitizer.launches.device_memory import (
 )
 from harness.sanitizer.launches.graph_check import GraphCheck
 from harness.sanitizer.launches.stream_check import StreamCheck
-from harness.sanitizer.launches.zone_check import GuardZoneCheck
+from harness.sanitizer.violations.exceptions import Violation
 
-GRAPHS, STREAMS, ZONES = LAUNCH_CHECKS
+GRAPHS, STREAMS = LAUNCH_CHECKS
 _MAX_TABLE = 1 << 16  # elements of a host tensor that is searched for addresses
 _SMALLEST_ADDRESS = 1 << 20
 
@@ -75,10 +74,8 @@ class LaunchTracer:
         clocks: DeviceClocks,
         report: Callable[[Violation], None],
         may_reuse: Callable[[DeviceAllocation, DeviceAllocation], bool],
-        zone_check: GuardZoneCheck | None = None,
     ) -> None:
         self.counts = LaunchCounts()
-        self.zone_check = zone_check
         self._clocks = clocks
         self._memory = AllocationTable()
         self._graph_check = GraphCheck(report) if GRAPHS in checks else None
@@ -328,14 +325,7 @@ class LaunchTracer:
                             event.clock = self._clocks.get_clock(stream)
 
     def finish(self) -> None:
-        """Report what is still waiting to be confirmed, even if the device has failed."""
-        try:
-            if self.zone_check is not None:
-                self.zone_check.finish()
-        finally:
-            self._confirm_graphs()
-
-    def _confirm_graphs(self) -> None:
+        """Report what is still waiting to be confirmed."""
         if self._graph_check is not None:
             # Triton's compiler leaves cycles that hold a copy of the kernel's globals, and so
             # tensors that the program has dropped: they are freed here.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import linecache
 
-from harness.sanitizer.check.violations import KernelLocation, Violation
 from harness.sanitizer.launches.call_stacks import CallStack
+from harness.sanitizer.violations.exceptions import KernelLocation, Violation
 
 
 class StaleGraphAddress(Violation):

@@ -24,12 +24,24 @@ _INDEXED = frozenset(
     index_fill index_fill_ embedding take put put_ masked_fill_ masked_scatter_ masked_select
     """.split()
 )
-# They launch nothing, or only allocate.
+# They launch nothing, or only allocate; the schemas of many say that they write `self`, of which
+# they change the sizes, the storage or a flag. `_unsafe_view` and `lift` return their argument's
+# memory although their schemas do not say so.
 _SILENT = frozenset(
     """
-    empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_ set_
-    t_ transpose_ squeeze_ unsqueeze_ as_strided_
-    lift_fresh detach detach_ is_set_to sym_size sym_stride sym_numel is_pinned
+    empty empty_like empty_strided empty_permuted new_empty new_empty_strided
+    resize_ resize_as_ resize_as_sparse_ _resize_output_ sparse_resize_ sparse_resize_and_clear_
+    set_ set_data t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_
+    lift lift_fresh detach detach_ requires_grad_ retain_grad record_stream _coalesced_
+    _unsafe_view is_set_to sym_size sym_stride sym_numel is_pinned
+    """.split()
+)
+# They write these arguments while they train, which their schemas do not say.
+_RUNNING_STATISTICS = ("running_mean", "running_var")
+_NORMS_WITH_STATISTICS = frozenset(
+    """
+    native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm_update_stats
+    batch_norm_gather_stats batch_norm_gather_stats_with_counts
     """.split()
 )
 # In place, and what was there before does not matter, or may not (a `beta` of 0).
@@ -57,6 +69,13 @@ class OperatorEffects:
     launches: bool
     arguments: tuple[ArgumentEffect, ...]
     writes_results: bool  # new tensors, and no views of the arguments
+    training_position: int | None = None  # of the flag without which statistics are only read
+
+    def is_written(self, effect: ArgumentEffect, args: Sequence[Any]) -> bool:
+        position = self.training_position
+        trains = position is None or position >= len(args) or bool(args[position])
+        reads_only = effect.name in _RUNNING_STATISTICS and not trains
+        return self.launches and effect.writes and not reads_only
 
     def list_uses(
         self, args: Sequence[Any], options: Mapping[str, Any], result: Any
@@ -65,9 +84,9 @@ class OperatorEffects:
             ArgumentUse(
                 name,
                 tensor,
-                effect.writes,
+                self.is_written(effect, args),
                 effect.partial,
-                effect.updates,
+                effect.updates and self.is_written(effect, args),
                 effect.follows_strides,
             )
             for effect in self.arguments
@@ -102,11 +121,14 @@ def find_effects(operator: Any) -> OperatorEffects:
     schema = operator._schema
     base = schema.name.rpartition("::")[2]
     is_aten = schema.name.startswith("aten::")
+    has_statistics = is_aten and base in _NORMS_WITH_STATISTICS
+    names = [argument.name for argument in schema.arguments]
     writes = [
-        argument.alias_info is not None and argument.alias_info.is_write
+        (argument.alias_info is not None and argument.alias_info.is_write)
+        or (has_statistics and argument.name in _RUNNING_STATISTICS)
         for argument in schema.arguments
     ]
-    is_view = not any(writes) and any(one.alias_info is not None for one in schema.returns)
+    is_view = not any(writes) and any(value.alias_info is not None for value in schema.returns)
     is_in_place = is_aten and base.endswith("_") and base not in _OVERWRITING
     is_silent = is_aten and (base in _SILENT or is_view)
     return OperatorEffects(
@@ -118,7 +140,8 @@ def find_effects(operator: Any) -> OperatorEffects:
                 argument.name,
                 written,
                 not is_aten or (base in _INDEXED and argument.name in ("self", "weight")),
-                written and is_in_place and position == 0,
+                written
+                and ((is_in_place and position == 0) or argument.name in _RUNNING_STATISTICS),
                 is_aten and base not in _INDEXED,
             )
             for position, (argument, written) in enumerate(
@@ -127,4 +150,5 @@ def find_effects(operator: Any) -> OperatorEffects:
             if "Tensor" in str(argument.type)
         ),
         not is_silent,
+        names.index("training") if has_statistics and "training" in names else None,
     )

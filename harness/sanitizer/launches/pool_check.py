@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.sanitizer.check.violations import Violation
 from harness.sanitizer.launches.byte_spans import intersect_spans, subtract_spans
 from harness.sanitizer.launches.call_stacks import CallStack, format_stack
 from harness.sanitizer.launches.device_memory import MemoryAccess, ReplayableGraph
 from harness.sanitizer.launches.launch_violations import OverwrittenPoolMemory, locate_launch
+from harness.sanitizer.violations.exceptions import Violation
 
 
 class PoolCheck:

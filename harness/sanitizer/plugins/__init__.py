@@ -42,7 +42,7 @@ class CollectiveClass:
 class SanitizerPlugin:
     """The additions of one package."""
 
-    # Namespaces of torch.ops whose kernels no other check sees: on a GPU they run between guards.
+    # Namespaces of torch.ops whose kernels no other check sees: on a GPU they run in guard zones.
     operator_namespaces: tuple[str, ...] = ()
     # C++ namespaces that a report leaves out of a kernel's name.
     kernel_namespaces: tuple[str, ...] = ()

@@ -150,27 +150,6 @@ class PtxReportField(IntEnum):
     Z = 9
 
 
-class PtxViolationKind(IntEnum):
-    OUT_OF_BOUNDS = 1
-    MISALIGNED = 2
-    FORBIDDEN_READ = 3
-    FORBIDDEN_WRITE = 4
-    UNINITIALIZED_READ = 5
-    WRITE_WRITE_RACE = 6
-    READ_AFTER_WRITE = 7
-    WRITE_AFTER_READ = 8
-    ATOMIC_RACE = 9
-    OVERFLOW = 10
-    ASSERTION = 11
-    TRAP = 12
-    DIVERGENT_BARRIER = 13
-    DEADLOCK = 14
-    COPY_IN_PROGRESS = 16
-    COPY_WITHOUT_BARRIER = 17
-    MISSING_LANES = 18
-    UNINITIALIZED_PRODUCT = 19
-
-
 MAX_OVERFLOWS = 1 << 12
 # Of the state of an address: the rest is a recorded overflow's number, else the largest integer.
 OVERFLOW_FLAG = 1 << 31

@@ -14,12 +14,12 @@ from harness.sanitizer.ptx.abi import (
     FrameField,
     OverflowRecordField,
     PtxRegionField,
-    PtxViolationKind,
     RegionSpace,
 )
 from harness.sanitizer.ptx.copy_checks import GRANULE_BITS, CopyEntry
 from harness.sanitizer.ptx.llvm_code import PtxFunction
 from harness.sanitizer.ptx.race_checks import RaceCheckedPtxAccess
+from harness.sanitizer.violations.kinds import FORBIDDEN, ViolationKind
 
 # `peek` and `poke` are reads and writes that may synchronize: volatile, relaxed, acquire, release.
 VERBS = ("read", "write", "update", "peek", "poke")
@@ -124,9 +124,9 @@ class _AccessCheck(RaceCheckedPtxAccess):
         self._check_alignment()
         self._offset = code.let(f"sub i64 {self._address}, {self._field(PtxRegionField.START)}")
         if self.verb not in ("write", "poke"):
-            self._check_rules(PtxRegionField.READ_RULES, PtxViolationKind.FORBIDDEN_READ)
+            self._check_rules(PtxRegionField.READ_RULES, FORBIDDEN["read"])
         if self.verb not in ("read", "peek"):
-            self._check_rules(PtxRegionField.WRITE_RULES, PtxViolationKind.FORBIDDEN_WRITE)
+            self._check_rules(PtxRegionField.WRITE_RULES, FORBIDDEN["write"])
         self._check_initialized()
         self._check_copies()
         if self.verb != "peek":
@@ -138,14 +138,14 @@ class _AccessCheck(RaceCheckedPtxAccess):
         code = self._code
         with code.when(code.let("icmp slt i32 %state, 0"), exits=True):
             number = code.let(f"zext i32 {code.let(f'and i32 %state, {OVERFLOW_FLAG - 1}')} to i64")
-            self._report(PtxViolationKind.OVERFLOW, code.let("zext i32 %region to i64"), number)
+            self._report(ViolationKind.OVERFLOW, code.let("zext i32 %region to i64"), number)
         extents = code.get_context(ContextField.EXTENTS)
         with code.when(code.is_nonzero(extents)):
             entry = code.element_pointer(code.to_pointer(extents), "i64", "%site")
             known, state = code.load("i64", entry), code.let("zext i32 %state to i64")
             code.store("i64", code.call_intrinsic("umax", "i64", known, state), entry)
 
-    def _check_rules(self, field: PtxRegionField, kind: PtxViolationKind) -> None:
+    def _check_rules(self, field: PtxRegionField, kind: ViolationKind) -> None:
         """Look both ends of the access up in the block's mask of allowed bytes."""
         code = self._code
         table = self._field(field)
@@ -176,7 +176,7 @@ class _AccessCheck(RaceCheckedPtxAccess):
                     is_used = code.let(f"select i1 {is_whole}, i1 true, i1 {bit}")
                     is_empty = code.let(f"icmp ne i8 {empty}, 0")
                     with code.when(code.join_conditions(is_used, is_empty), exits=True):
-                        self._report(PtxViolationKind.UNINITIALIZED_READ, self._number)
+                        self._report(ViolationKind.UNINITIALIZED_READ, self._number)
             if self.verb not in ("read", "peek"):
                 code.fill_bytes(start, 0, "%size")
 
@@ -205,8 +205,8 @@ class _AccessCheck(RaceCheckedPtxAccess):
         with code.when(entry.is_of_block):
             in_progress, without_barrier = entry.emit_conditions()
             for condition, kind in (
-                (in_progress, PtxViolationKind.COPY_IN_PROGRESS),
-                (without_barrier, PtxViolationKind.COPY_WITHOUT_BARRIER),
+                (in_progress, ViolationKind.COPY_IN_PROGRESS),
+                (without_barrier, ViolationKind.COPY_WITHOUT_BARRIER),
             ):
                 with code.when(condition, exits=True):
                     self._report(kind, self._number, entry.thread)
@@ -221,7 +221,7 @@ class _AccessCheck(RaceCheckedPtxAccess):
             inside = code.let(f"icmp ult i64 {offset}, {size}")
             with code.when(inside, exits=True):
                 code.emit("ret i32 0")
-            self._report(PtxViolationKind.OUT_OF_BOUNDS, "0")
+            self._report(ViolationKind.OUT_OF_BOUNDS, "0")
 
     def _check_bounds(self) -> None:
         code = self._code
@@ -235,7 +235,7 @@ class _AccessCheck(RaceCheckedPtxAccess):
         outside = code.let(f"icmp ugt i64 {offset}, {last}")
         too_small = code.let(f"icmp slt i64 {last}, 0")
         with code.when(code.let(f"or i1 {outside}, {too_small}"), exits=True):
-            self._report(PtxViolationKind.OUT_OF_BOUNDS, self._number)
+            self._report(ViolationKind.OUT_OF_BOUNDS, self._number)
 
     def _check_alignment(self) -> None:
         code = self._code
@@ -244,4 +244,4 @@ class _AccessCheck(RaceCheckedPtxAccess):
         multiple = code.call_intrinsic("umin", "i64", lowest, 16)
         rest = code.let(f"and i64 %address, {code.let(f'sub i64 {multiple}, 1')}")
         with code.when(code.is_nonzero(rest), exits=True):
-            self._report(PtxViolationKind.MISALIGNED, self._number)
+            self._report(ViolationKind.MISALIGNED, self._number)

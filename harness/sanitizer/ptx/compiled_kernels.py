@@ -11,8 +11,8 @@ from time import perf_counter
 
 from harness.core.cache import get_or_compute, is_cached
 from harness.core.code_digest import compute_digest, describe_versions, digest_code
-from harness.sanitizer.cpu.llvm_jit import LlvmJit, describe_host
-from harness.sanitizer.cpu.number_formats import select_called_helpers
+from harness.sanitizer.llvm.jit import LlvmJit, describe_host
+from harness.sanitizer.llvm.number_formats import select_called_helpers
 from harness.sanitizer.ptx import (
     access_checks,
     async_ops,

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from harness.sanitizer.check.violations import LaunchRefused, UncheckableKernel
-from harness.sanitizer.cpu.number_formats import UnsupportedOnCpu
+from harness.sanitizer.llvm.number_formats import UnsupportedOnCpu
 from harness.sanitizer.ptx.compiled_kernels import CompiledPtx, compile_kernel, is_compiled
+from harness.sanitizer.ptx.cuda_facts import ExecutorFacts
 from harness.sanitizer.ptx.instructions import UnsupportedPtx
 from harness.sanitizer.ptx.launch import CudaLaunch, ExecutorChecks
 from harness.sanitizer.ptx.launch_memory import LaunchMemory
@@ -27,8 +27,9 @@ from harness.sanitizer.ptx.lowering import LoweredPtx
 from harness.sanitizer.ptx.module_text import PtxText
 from harness.sanitizer.ptx.parser import PtxHead, PtxSyntaxError
 from harness.sanitizer.ptx.reader import read_kernel
-from harness.sanitizer.ptx.reports import PtxReport
 from harness.sanitizer.ptx.variables import place_variables
+from harness.sanitizer.violations.exceptions import LaunchRefused, UncheckableKernel
+from harness.sanitizer.violations.sentences import build_violation
 
 _GRID_LIMITS = ((1 << 31) - 1, 65535, 65535)
 _BLOCK_LIMITS = (1024, 1024, 64)
@@ -201,7 +202,7 @@ class PtxModule:
             violated = compiled.launch(ctypes.addressof(memory.context))
         memory.finish()
         self.last_memory = memory
-        return [PtxReport(memory).build_violation()] if violated else []
+        return [build_violation(ExecutorFacts(memory))] if violated else []
 
     def _compile(self, launch: CudaLaunch, checks: ExecutorChecks) -> CompiledPtx:
         key = launch.entry, checks.overflow

@@ -24,7 +24,7 @@ import re
 from dataclasses import dataclass
 
 from harness.core.code_digest import compute_digest, digest_code
-from harness.sanitizer.gpu.report_assembly import RecordField, ReportBit
+from harness.sanitizer.gpu.report_assembly import RecordField
 from harness.sanitizer.ptx import instrumented_races, instrumented_reads
 from harness.sanitizer.ptx.basic_blocks import split_statement
 from harness.sanitizer.ptx.global_accesses import GlobalAccess, GlobalAccesses
@@ -61,6 +61,7 @@ from harness.sanitizer.ptx.statement_spans import (
     iterate_statement_spans,
     split_operands,
 )
+from harness.sanitizer.violations.kinds import ViolationKind, to_word_bit
 
 _MAX_ENTRIES = 1500  # of at most 32,764 bytes of parameters
 _MAX_PARAMETER_BYTES = 32764
@@ -304,7 +305,7 @@ class _KernelRewriter:
     ) -> list[str]:
         """Write a record and set the results to 0; a launch without a table runs as it would."""
         state = self._get_state(access.base)
-        word = [f"mov.b32 %ufw, {ReportBit.OUT_OF_BOUNDS};"]
+        word = [f"mov.b32 %ufw, {to_word_bit(ViolationKind.OUT_OF_BOUNDS)};"]
         operands: list[str] = []
         if state is not None:
             word += [f"setp.ne.u32 %ufo, {state}, 0;", f"selp.b32 %ufw, {state}, %ufw, %ufo;"]

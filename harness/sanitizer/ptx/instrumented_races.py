@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from harness.sanitizer.gpu.report_assembly import RecordField, ReportBit
+from harness.sanitizer.gpu.report_assembly import RecordField
 from harness.sanitizer.gpu.shadow_entries import (
     ATOMIC_FLAG,
     CHANGED_FLAG,
@@ -46,6 +46,7 @@ from harness.sanitizer.ptx.instrumented_records import (
 from harness.sanitizer.ptx.module_text import PtxText
 from harness.sanitizer.ptx.parser import PtxKernel, bits_of_type, is_number, parse_number
 from harness.sanitizer.ptx.reader import read_kernel
+from harness.sanitizer.violations.kinds import RACES, ViolationKind, to_word_bit
 
 MAY_SYNCHRONIZE = "races, as its blocks may tell each other something"
 TOO_WIDE = "races, as it writes values of more than 8 bytes"
@@ -191,7 +192,7 @@ class RaceInstrumentation:
             *_compare_block(_OTHER, "%ufy0"),
             f"and.b64 {_WORK}, {_OTHER}, {CHANGED_FLAG};",
             f"setp.ne.and.s64 %ufy0, {_WORK}, 0, %ufy0;",
-            *_go_to(report, "%ufy0", ReportBit.READ_AFTER_WRITE),
+            *_go_to(report, "%ufy0", RACES["write", "read"]),
         ]
 
     def _check_update(self, report: str) -> list[str]:
@@ -201,7 +202,7 @@ class RaceInstrumentation:
             *_compare_block(_OTHER, "%ufy0"),
             f"and.b64 {_WORK}, {_OTHER}, {ATOMIC_FLAG};",
             f"setp.eq.and.s64 %ufy0, {_WORK}, 0, %ufy0;",
-            *_go_to(report, "%ufy0", ReportBit.ATOMIC_STORE_RACE),
+            *_go_to(report, "%ufy0", RACES["write", "update"]),
         ]
 
     def _check_store(
@@ -230,16 +231,16 @@ class RaceInstrumentation:
             *_compare_block(_OTHER, "%ufy0"),
             f"and.b64 {_WORK}, {_OTHER}, {ATOMIC_FLAG};",
             f"setp.ne.and.s64 %ufo, {_WORK}, 0, %ufy0;",
-            *_go_to(report, "%ufo", ReportBit.ATOMIC_STORE_RACE),
+            *_go_to(report, "%ufo", RACES["update", "write"]),
             "and.pred %ufo, %ufy0, %ufy2;",
-            *_go_to(report, "%ufo", ReportBit.WRITE_WRITE_RACE),
+            *_go_to(report, "%ufo", RACES["write", "write"]),
             # A block that came between our two exchanges has replaced our entry.
             *_load_entry(ShadowTable.WRITERS, _OTHER),
             *_compare_block(_OTHER, "%ufy0"),
             f"and.b64 {_WORK}, {_OTHER}, {ATOMIC_FLAG};",
             f"setp.eq.and.s64 %ufy0, {_WORK}, 0, %ufy0;",
             "and.pred %ufo, %ufy0, %ufy2;",
-            *_go_to(report, "%ufo", ReportBit.WRITE_WRITE_RACE),
+            *_go_to(report, "%ufo", RACES["write", "write"]),
             f"@!%ufy1 bra {end};",
             *(
                 line
@@ -247,7 +248,7 @@ class RaceInstrumentation:
                 for line in (
                     *_load_entry(table, _OTHER),
                     *_compare_block(_OTHER, "%ufy0"),
-                    *_go_to(report, "%ufy0", ReportBit.WRITE_AFTER_READ),
+                    *_go_to(report, "%ufy0", RACES["read", "write"]),
                 )
             ),
             f"{end}:",
@@ -312,5 +313,5 @@ def _compare_bits(entry: str, own: str, predicate: str, first: int) -> list[str]
     ]
 
 
-def _go_to(report: str, predicate: str, bit: ReportBit) -> list[str]:
-    return [f"@{predicate} mov.b32 %ufw, {int(bit)};", f"@{predicate} bra {report};"]
+def _go_to(report: str, predicate: str, kind: ViolationKind) -> list[str]:
+    return [f"@{predicate} mov.b32 %ufw, {to_word_bit(kind)};", f"@{predicate} bra {report};"]

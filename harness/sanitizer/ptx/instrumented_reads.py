@@ -13,10 +13,10 @@ import functools
 import operator
 
 from harness.sanitizer.gpu import POISON
-from harness.sanitizer.gpu.report_assembly import ReportBit
 from harness.sanitizer.ptx.global_accesses import GlobalAccess
 from harness.sanitizer.ptx.instrumented_kernel import EMPTY_MASK_OFFSET, UNBOUNDED, empty_bit
 from harness.sanitizer.ptx.instrumented_records import PARAMETER, select_memory_slot, write_record
+from harness.sanitizer.violations.kinds import ViolationKind, to_word_bit
 
 _WORD_BYTES = 8
 
@@ -86,7 +86,7 @@ def write_report(access: GlobalAccess, site: int, back: str, entry_offset: int |
                 "cvt.u32.u64 %ufh, %ufg; shl.b32 %ufh, %ufh, 3; shl.b64 %ufd, %ufd, %ufh;",
             ]
         code += ["setp.ne.s64 %ufo, %ufd, 0;", f"@%ufo bra {back};"]
-    word = f"mov.b32 %ufw, {ReportBit.UNINITIALIZED_READ};"
+    word = f"mov.b32 %ufw, {to_word_bit(ViolationKind.UNINITIALIZED_READ)};"
     slot = select_memory_slot(site)
     return [*code, *write_record(site, slot, back, f"$UF_G{site}", "%ufe", [], [word])]
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from harness.sanitizer.violations.named_memory import NamedMemory
 
 Dimensions = tuple[int, int, int]  # x, y, z
 
@@ -31,9 +34,13 @@ class Allocation:
     def end(self) -> int:
         return self.base + self.size
 
+    @property
+    def memory(self) -> NamedMemory:
+        itemsize = _measure_item(self.dtype)
+        return NamedMemory(self.name, self.base, self.end, itemsize, self.shape, self.dtype)
+
     def __str__(self) -> str:
-        kind = f" ({self.dtype} {list(self.shape)})" if self.dtype else ""
-        return f"{self.name}{kind}"
+        return str(self.memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +68,9 @@ class CudaLaunch:
     cluster: Dimensions = (1, 1, 1)
     max_shared_bytes: int = 0  # of dynamic shared memory, by cudaFuncSetAttribute; 0: never set
     chosen_blocks: tuple[Dimensions, ...] = ()  # the only ones that run; all without any
+
+
+def _measure_item(dtype: str) -> int:
+    """Return the bytes of an element, from its type's name: 2 for `bfloat16`."""
+    digits = re.search(r"\d+", dtype)
+    return max(1, int(digits[0]) // 8) if digits else 1

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from harness.sanitizer.cpu.llvm_text import LlvmFunction
+from harness.sanitizer.llvm.text import LlvmFunction
 from harness.sanitizer.ptx.abi import (
     REGION_ROW,
     ContextField,
     FrameField,
     PtxReportField,
-    PtxViolationKind,
 )
+from harness.sanitizer.violations.kinds import ViolationKind
 
 _FLOAT_SUFFIXES = {"half": "f16", "float": "f32", "double": "f64"}
 
@@ -94,7 +94,7 @@ class PtxFunction(LlvmFunction):
 
     def fill_report(
         self,
-        kind: PtxViolationKind,
+        kind: ViolationKind,
         site: int | str,
         *,
         address: str = "0",

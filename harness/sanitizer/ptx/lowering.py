@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.sanitizer.cpu.number_formats import select_called_helpers
 from harness.sanitizer.ir.flow import list_branch_targets
 from harness.sanitizer.ir.graph import FileLine, IRBlock, IROperation, IRValue, KernelGraph
-from harness.sanitizer.ptx.abi import ContextField, FrameField, PtxViolationKind, ThreadOutcome
+from harness.sanitizer.llvm.number_formats import select_called_helpers
+from harness.sanitizer.ptx.abi import ContextField, FrameField, ThreadOutcome
 from harness.sanitizer.ptx.async_ops import emit_copy, emit_mapa
 from harness.sanitizer.ptx.atomic_ops import emit_atomic
 from harness.sanitizer.ptx.conversion_ops import emit_conversion
@@ -49,6 +49,7 @@ from harness.sanitizer.ptx.uninitialized_words import UninitializedWords
 from harness.sanitizer.ptx.used_bytes import UsedBytes
 from harness.sanitizer.ptx.variables import PlacedVariable, place_variables
 from harness.sanitizer.ptx.warp_ops import WAITING_OPERATIONS, emit_spin, emit_trap
+from harness.sanitizer.violations.kinds import ViolationKind
 
 _WITHOUT_EFFECT = frozenset(
     "membar fence prefetch prefetchu griddepcontrol nanosleep discard applypriority setmaxnreg"
@@ -243,7 +244,7 @@ class PtxLowering:
         source = instruction.operation.source
         if "__assertfail" in text:
             site = PtxSite(source, "assert", text=self._find_assertion())
-            self.code.report(PtxViolationKind.ASSERTION, self.code.add_site(site))
+            self.code.report(ViolationKind.ASSERTION, self.code.add_site(site))
             self.code.start_block(self.code.make_name("after_assert"))
         elif "vprintf" not in text:
             raise UnsupportedPtx(f"call {text}: a function that is not inlined")

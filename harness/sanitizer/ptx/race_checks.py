@@ -15,10 +15,10 @@ from harness.sanitizer.ptx.abi import (
     ContextField,
     FrameField,
     PtxRegionField,
-    PtxViolationKind,
     RegionSpace,
 )
 from harness.sanitizer.ptx.llvm_code import PtxFunction
+from harness.sanitizer.violations.kinds import RACES, ViolationKind
 
 _EPOCH_SHIFT, _SYNC_SHIFT, _THREAD_SHIFT = 24, 14, 4
 _TEN_BITS = 1023
@@ -39,7 +39,7 @@ class RaceCheckedPtxAccess:
             " i32 %region, i32 %state, ptr %new)"
         )
 
-    def _report(self, kind: PtxViolationKind, region: str, other: str = "0") -> None:
+    def _report(self, kind: ViolationKind, region: str, other: str = "0") -> None:
         self._code.fill_report(
             kind, "%site", address="%address", size="%size", region=region, other=other
         )
@@ -133,11 +133,11 @@ class RaceCheckedPtxAccess:
         without_sync = code.let(f"or i1 {other_warp}, {code.is_equal(syncs, self._syncs)}")
         return code.join_conditions(self._is_current(entry), differs, without_sync)
 
-    def _report_if(self, condition: str, kind: PtxViolationKind, other: str) -> None:
+    def _report_if(self, condition: str, kind: ViolationKind, other: str) -> None:
         with self._code.when(condition, exits=True):
             self._report(kind, self._number, other)
 
-    def _check_against(self, entry: str, condition: str, kind: PtxViolationKind) -> None:
+    def _check_against(self, entry: str, condition: str, kind: ViolationKind) -> None:
         """Report an entry of another block, or of this block without an order."""
         join_conditions = self._code.join_conditions
         self._report_if(join_conditions(condition, self._is_other_block(entry)), kind, "-1")
@@ -145,29 +145,27 @@ class RaceCheckedPtxAccess:
         self._report_if(unordered, kind, self._thread_of(entry))
 
     def _check_read(self, writer: str) -> None:
-        self._check_against(
-            writer, self._has_flag(writer, _CHANGED), PtxViolationKind.READ_AFTER_WRITE
-        )
+        self._check_against(writer, self._has_flag(writer, _CHANGED), RACES["write", "read"])
 
     def _check_write(self, writer: str, reader: str) -> None:
         code = self._code
         atomic = self._has_flag(writer, _ATOMIC)
         plain = code.let(f"xor i1 {atomic}, true")
         if self.verb == "write":
-            self._check_against(writer, plain, PtxViolationKind.WRITE_WRITE_RACE)
-            self._check_against(writer, atomic, PtxViolationKind.ATOMIC_RACE)
+            self._check_against(writer, plain, RACES["write", "write"])
+            self._check_against(writer, atomic, RACES["update", "write"])
         else:
             changed = code.join_conditions(plain, self._has_flag(writer, _CHANGED))
-            self._check_against(writer, changed, PtxViolationKind.ATOMIC_RACE)
-        self._check_against(reader, "true", PtxViolationKind.WRITE_AFTER_READ)
+            self._check_against(writer, changed, RACES["write", "update"])
+        self._check_against(reader, "true", RACES["read", "write"])
         several = code.join_conditions(self._is_current(reader), self._has_flag(reader, _SEVERAL))
-        self._report_if(several, PtxViolationKind.WRITE_AFTER_READ, self._thread_of(reader))
+        self._report_if(several, RACES["read", "write"], self._thread_of(reader))
         earlier = code.join_conditions(
             code.let(f"icmp uge i64 {self._epoch_of(reader)}, {self._launch_epoch}"),
             self._has_flag(reader, _OTHER_BLOCK),
             self._blocks_race,
         )
-        self._report_if(earlier, PtxViolationKind.WRITE_AFTER_READ, "-1")
+        self._report_if(earlier, RACES["read", "write"], "-1")
 
     def _add_reader(self, reader: str, place: str) -> None:
         code = self._code

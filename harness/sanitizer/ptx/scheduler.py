@@ -14,12 +14,12 @@ from harness.sanitizer.ptx.abi import (
     BarrierField,
     ContextField,
     FrameField,
-    PtxViolationKind,
     ThreadOutcome,
     ThreadStatus,
     WaitKind,
 )
 from harness.sanitizer.ptx.llvm_code import PtxFunction
+from harness.sanitizer.violations.kinds import ViolationKind
 
 _MAX_IDLE_ROUNDS = 1 << 16  # rounds in which threads only ask whether they may go on
 
@@ -33,8 +33,8 @@ def build_scheduler() -> str:
             _build_run_warp(),
             _build_release_lanes(),
             _build_release_barriers(),
-            _build_wait_report("ptx_report_wait", PtxViolationKind.DEADLOCK),
-            _build_wait_report("ptx_report_divergence", PtxViolationKind.DIVERGENT_BARRIER),
+            _build_wait_report("ptx_report_wait", ViolationKind.DEADLOCK),
+            _build_wait_report("ptx_report_divergence", ViolationKind.DIVERGENT_BARRIER),
         )
     )
 
@@ -349,7 +349,7 @@ def _check_same_barrier(code: PtxFunction, thread: str, frame: str, payload: str
             code.emit("ret i64 -1")
 
 
-def _build_wait_report(name: str, kind: PtxViolationKind) -> PtxFunction:
+def _build_wait_report(name: str, kind: ViolationKind) -> PtxFunction:
     """Build the function that reports a thread's wait, at the place where it waits."""
     code = PtxFunction(f"define internal void @{name}(ptr %context, ptr %frame, i64 %other)")
     code.fill_report(kind, code.get_frame(FrameField.SITE), other="%other")

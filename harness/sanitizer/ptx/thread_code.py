@@ -13,7 +13,6 @@ from harness.sanitizer.ir.graph import IRValue, SourceLocation
 from harness.sanitizer.ptx.abi import (
     FRAME_HEADER_FIELDS,
     FrameField,
-    PtxViolationKind,
     ThreadOutcome,
     WaitKind,
 )
@@ -21,6 +20,7 @@ from harness.sanitizer.ptx.instructions import Instruction
 from harness.sanitizer.ptx.llvm_code import PtxFunction
 from harness.sanitizer.ptx.parser import bits_of_type
 from harness.sanitizer.ptx.used_bytes import UsedBytes
+from harness.sanitizer.violations.kinds import ViolationKind
 
 LLVM_FLOATS = {"f16": "half", "f32": "float", "f64": "double", "bf16": "float"}
 
@@ -208,7 +208,7 @@ class ThreadCode(PtxFunction):
         """Add an instruction at which threads may wait in vain."""
         return self.add_site(PtxSite(instruction.operation.source, instruction.name))
 
-    def report(self, kind: PtxViolationKind, site: int, other: str = "0") -> None:
+    def report(self, kind: ViolationKind, site: int, other: str = "0") -> None:
         """Report a violation at a site and end the launch."""
         self.fill_report(kind, site, other=other)
         self.return_violated()

@@ -14,9 +14,10 @@ from collections import defaultdict
 
 from harness.sanitizer.ir.flow import map_control_flow_sources
 from harness.sanitizer.ir.graph import IROperation, IRValue, KernelGraph
-from harness.sanitizer.ptx.abi import PtxRegionField, PtxViolationKind, RegionSpace
+from harness.sanitizer.ptx.abi import PtxRegionField, RegionSpace
 from harness.sanitizer.ptx.llvm_code import PtxFunction
 from harness.sanitizer.ptx.thread_code import ThreadCode
+from harness.sanitizer.violations.kinds import ViolationKind
 
 _KINDS = {"s8", "u8", "tf32"}  # factors of which each word is a number
 _READERS = frozenset("ptx.ld ptx.ldu ptx.atom ptx.ldmatrix".split())  # the result is what is there
@@ -93,7 +94,7 @@ def build_store_function() -> str:
         place = code.let(f"add i64 {shadow}, {code.let(f'sub i64 %address, {start}')}")
         code.fill_bytes(code.to_pointer(place), 1, "%size")
         code.emit("ret i32 0")
-    kind = PtxViolationKind.UNINITIALIZED_PRODUCT
+    kind = ViolationKind.UNINITIALIZED_PRODUCT
     code.fill_report(kind, "%site", address="%address", size="%size", region=number)
     code.emit("ret i32 1")
     return str(code)

@@ -14,12 +14,12 @@ from harness.sanitizer.ptx.abi import (
     BarrierField,
     ContextField,
     FrameField,
-    PtxViolationKind,
     WaitKind,
 )
 from harness.sanitizer.ptx.async_ops import emit_cluster_barrier, emit_mbarrier
 from harness.sanitizer.ptx.instructions import Instruction
 from harness.sanitizer.ptx.thread_code import PtxSite, ThreadCode
+from harness.sanitizer.violations.kinds import ViolationKind
 
 Living = Sequence[IRValue]
 _ALL_LANES = (1 << 32) - 1
@@ -45,7 +45,7 @@ def wait_for_warp(
     group = code.get_frame(FrameField.GROUP)
     with code.when(code.let(f"icmp ne i64 {group}, {_ALL_LANES}"), exits=True):
         site = code.add_wait_site(instruction)
-        code.report(PtxViolationKind.MISSING_LANES, site, other=group)
+        code.report(ViolationKind.MISSING_LANES, site, other=group)
 
 
 def _get_mask(code: ThreadCode, value: IRValue) -> str:
@@ -248,7 +248,7 @@ def emit_spin(code: ThreadCode, instruction: Instruction, living: Living) -> Non
 
 def emit_trap(code: ThreadCode, instruction: Instruction) -> None:
     site = code.add_site(PtxSite(instruction.operation.source, "trap", text=instruction.name))
-    code.report(PtxViolationKind.TRAP, site)
+    code.report(ViolationKind.TRAP, site)
 
 
 WAITING_OPERATIONS: dict[str, Callable[[ThreadCode, Instruction, Living], None]] = {

@@ -20,10 +20,10 @@ from triton.runtime.jit import JITCallable
 
 from harness.core.code_digest import digest_code
 from harness.sanitizer.ir.graph import IROperation
-from harness.sanitizer.triton import adapter, recorded_launches
+from harness.sanitizer.triton import adapter, read_constants, recorded_launches
 
 CODE_DIGEST = digest_code("sanitizer")
-# Beside the compiled kernels: a toggle that sets those aside sets the binder aside as well.
+# Beside the compiled kernels: who changes a kernel's source drops the binder as well.
 _BINDER_KEY = "read by unfix"
 
 
@@ -79,8 +79,9 @@ def _iterate_parts(
 class CallBinder:
     """Binds calls of one kernel, and caches this process's programs of it."""
 
-    def __init__(self, kernel: Any) -> None:
+    def __init__(self, kernel: Any, constants: str) -> None:
         self._kernel = kernel
+        self.constants = constants  # as they were when the programs below were compiled
         self._bind: Callable[..., Any] = adapter.make_argument_binder(kernel)
         self.programs: dict[Any, Any] = {}  # by a call's key
         self.specializations: dict[str, Any] = {}  # by the key of all but the symbolic constants
@@ -105,24 +106,32 @@ def _make_constant_key(value: Any, argument_type: Any) -> Any:
 
 def get_binder(kernel: Any) -> CallBinder:
     caches = kernel.device_caches
-    if _BINDER_KEY in caches and adapter.has_stale_globals(kernel):
+    constants = read_constants.describe_constants(kernel)
+    if _BINDER_KEY in caches and (
+        constants != caches[_BINDER_KEY].constants or adapter.has_stale_globals(kernel)
+    ):
         kernel.hash = None
         del caches[_BINDER_KEY]
     if _BINDER_KEY not in caches:
-        caches[_BINDER_KEY] = CallBinder(kernel)
+        caches[_BINDER_KEY] = CallBinder(kernel, constants)
     return caches[_BINDER_KEY]  # type: ignore[no-any-return]
+
+
+def compute_code_key(kernel: Any) -> str:
+    """Return Triton's hash of the sources, with the values that they read elsewhere."""
+    return f"{kernel.cache_key} {read_constants.describe_constants(kernel)}"
 
 
 def compute_cache_key(kernel: Any, bound: BoundCall) -> str:
     """Hash all that the IR of a call depends on, the same in every process."""
-    words = [kernel.cache_key, kernel.fn.__code__.co_filename, adapter.TRITON_VERSION, CODE_DIGEST]
-    words += [sys.version, str(bound.types), str(_to_key(bound.constants))]
+    words = [compute_code_key(kernel), kernel.fn.__code__.co_filename, adapter.TRITON_VERSION]
+    words += [CODE_DIGEST, sys.version, str(bound.types), str(_to_key(bound.constants))]
     return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 
 def _to_key(value: Any) -> Any:
     if isinstance(value, JITCallable):
-        return value.cache_key
+        return compute_code_key(value)
     if isinstance(value, (tuple, list)):
         return [_to_key(item) for item in value]
     return value

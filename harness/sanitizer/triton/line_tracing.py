@@ -33,7 +33,7 @@ def trace_lines(file_lines: Iterable[FileLine]) -> None:
     for file, line in file_lines:
         by_file[file].add(line)
     for file, lines in by_file.items():
-        text = "".join(linecache.getlines(file))  # a live toggle changes it
+        text = "".join(linecache.getlines(file))  # patched code changes it
         for name, numbers in find_executed_lines(text, frozenset(lines)):
             _make_empty_function(file, name, numbers)()
 

@@ -13,7 +13,7 @@ import torch
 
 from harness.core.stderr import report_to_stderr
 from harness.sanitizer import gpu, plugins
-from harness.sanitizer.check import gpu_reports
+from harness.sanitizer.check import gpu_facts
 from harness.sanitizer.gpu import empty_memory
 from harness.sanitizer.gpu.checked_launches import CheckedLauncher
 from harness.sanitizer.gpu.process_reports import PROCESS_REPORTS, LaunchRecord
@@ -79,7 +79,7 @@ class CheckedProcess:
         self._poller.start()
 
     def _write_report(self, record: DeviceReport, launch: LaunchRecord) -> None:
-        violation = gpu_reports.violation_from_record(record, launch)
+        violation = gpu_facts.violation_from_record(record, launch)
         if violation is None:
             return
         location = violation.location

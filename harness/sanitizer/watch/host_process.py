@@ -17,10 +17,11 @@ from harness.core import device
 from harness.core.stderr import report_to_stderr
 from harness.sanitizer.check.declarations import Check
 from harness.sanitizer.check.launch_log import KernelLaunch
-from harness.sanitizer.check.options import CHECK_NAMES, MAX_REPORTS, CheckOptions
-from harness.sanitizer.check.violations import Violation
+from harness.sanitizer.check.options import MAX_REPORTS, CheckOptions
 from harness.sanitizer.cpu.arithmetic import Arithmetic
 from harness.sanitizer.gpu.kernel_summaries import KernelSummaries
+from harness.sanitizer.violations.exceptions import Violation
+from harness.sanitizer.violations.kinds import CHECK_NAMES
 from harness.sanitizer.watch.report_files import (
     CHECKS_VARIABLE,
     FOLDER_VARIABLE,

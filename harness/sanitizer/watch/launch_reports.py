@@ -8,10 +8,10 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from harness.sanitizer.check.violations import Violation
 from harness.sanitizer.launches import LAUNCH_CHECKS
 from harness.sanitizer.launches.launch_checks import start_tracing
 from harness.sanitizer.launches.launch_tracer import LaunchTracer
+from harness.sanitizer.violations.exceptions import Violation
 from harness.sanitizer.watch.report_files import (
     CHECKS_VARIABLE,
     FOLDER_VARIABLE,
@@ -63,14 +63,9 @@ class _TracedProcess:
             publish_report(report, self._writer, stop)
 
     def _write_counts(self) -> None:
-        counts = asdict(self._tracer.counts)
-        if (zone_check := self._tracer.zone_check) is not None:
-            zone_check.read()
-            counts |= asdict(zone_check.counts)
-        self._writer.write_launches(counts)
+        self._writer.write_launches(asdict(self._tracer.counts))
 
     def _finish(self) -> None:
-        """Report what is waiting; a device that has failed is a failure, not the end of it."""
-        with self._tasks.record_failure("waiting for the device at the end"):
+        with self._tasks.record_failure("confirming reports at the end"):
             self._tracer.finish()
         self._tasks.finish()

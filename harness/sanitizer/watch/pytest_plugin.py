@@ -113,8 +113,9 @@ class CheckPlugin:
             self._prepare_process()
 
     def _read_options(self) -> tuple[tuple[str, ...], Any]:
-        from harness.sanitizer.check.options import CHECK_NAMES, CheckOptions
+        from harness.sanitizer.check.options import CheckOptions
         from harness.sanitizer.cpu.arithmetic import Arithmetic
+        from harness.sanitizer.violations.kinds import CHECK_NAMES
 
         options = self._config.known_args_namespace
         words = options.unfix_check or os.environ.get(CHECKS_VARIABLE, "")
@@ -202,7 +203,7 @@ class CheckPlugin:
 
         A refusal that a test caught, and answered in another way, stays the test's own business.
         """
-        from harness.sanitizer.check.violations import Violation
+        from harness.sanitizer.violations.exceptions import Violation
 
         own_error: BaseException | None = None
         result = None
@@ -254,7 +255,7 @@ class CheckPlugin:
 
     @staticmethod
     def _get_check_errors() -> tuple[type[BaseException], ...]:
-        from harness.sanitizer.check.violations import UncheckableKernel, Violation
+        from harness.sanitizer.violations.exceptions import UncheckableKernel, Violation
 
         return Violation, UncheckableKernel
 

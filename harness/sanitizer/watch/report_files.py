@@ -16,7 +16,7 @@ from harness.core.wording import format_count
 from harness.sanitizer.gpu.kernel_summaries import KernelSummaries, KernelSummary, label_kernels
 
 if TYPE_CHECKING:  # it needs torch, which a command that reads the files may not have
-    from harness.sanitizer.check.violations import Violation
+    from harness.sanitizer.violations.exceptions import Violation
 
 CHECKS_VARIABLE = "UNFIX_CHECK"  # the checks, and "stop" to end a process at its first report
 FOLDER_VARIABLE = "UNFIX_CHECK_REPORTS"
@@ -68,7 +68,7 @@ class KernelReport:
 
 @dataclass(slots=True)
 class TracedLaunches:
-    """What the checks of launches saw, in all processes (`graphs`, `streams`, `zones`)."""
+    """What the checks of launches saw, in all processes (`graphs`, `streams`)."""
 
     processes: int = 0
     counts: Counter[str] = field(default_factory=Counter)
@@ -83,11 +83,6 @@ class TracedLaunches:
         )
         if counts["unknown"]:
             words += f"; {counts['unknown']} launches may access more than their arguments say"
-        if counts["storages"]:
-            words += (
-                f"; {counts['with_zone']} of {counts['storages']} storages that compiled operators "
-                "got had a guard zone"
-            )
         return words
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import select
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.core.child_process import PipedProcess, end_process_group
+from harness.core.child_process import PipedProcess, ProcessHandle, end_process_group
+from harness.core.pipes import wait_for_any
 
 
 class ReplyTimeout(Exception):
@@ -35,16 +35,15 @@ class JsonProcess(PipedProcess):
             raise ProcessEnded(self._read_last_log_line()) from None
 
     def receive_json(
-        self, seconds: float, watched_fd: int | None = None, grace_seconds: float = 0.0
+        self, seconds: float, watched: ProcessHandle | None = None, grace_seconds: float = 0.0
     ) -> Any:
-        """Receive the next message; once `watched_fd` is readable, wait only `grace_seconds`."""
+        """Receive the next message; once the watched process ends, wait only `grace_seconds`."""
         ends = time.monotonic() + seconds
         while not self._received_lines:
-            read_end = self.pipe.read_end
-            watched = [read_end] if watched_fd is None else [read_end, watched_fd]
-            ready = select.select(watched, [], [], max(0.0, ends - time.monotonic()))[0]
-            if watched_fd in ready:
-                watched_fd, ends = None, min(ends, time.monotonic() + grace_seconds)
+            sources = [self.pipe] if watched is None else [self.pipe, watched]
+            ready = wait_for_any(sources, ends - time.monotonic())
+            if watched in ready:
+                watched, ends = None, min(ends, time.monotonic() + grace_seconds)
                 continue
             if not ready:
                 raise ReplyTimeout(f"{seconds:.0f} s")

@@ -15,7 +15,6 @@ import importlib
 import json
 import os
 import pkgutil
-import select
 import signal
 import sys
 import traceback
@@ -28,7 +27,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from harness.core import child_process, preloading, processes
-from harness.core.pipes import PipeEnd
+from harness.core.pipes import PipeEnd, wait_for_any
 from harness.patching import bootstrap, import_origins, live_engine
 from harness.sanitizer.watch import virtual_process
 from harness.workers import command_supervisor
@@ -116,7 +115,7 @@ def run_zygote(read: int, write: int) -> NoReturn:
 
 def _receive_requests(pipe: PipeEnd, parent: int) -> Iterator[ServerRequest]:
     while os.getppid() == parent and not pipe.is_peer_closed:
-        if select.select([pipe.read_end], [], [], 1.0)[0]:
+        if wait_for_any([pipe], 1.0):
             for line in pipe.receive_lines():
                 yield msgspec.json.decode(line, type=ServerRequest)
         else:

@@ -10,6 +10,8 @@ import warnings
 import pytest
 from sglang import forms
 
+from harness.store.mutate.faults import MutationFault
+
 pytestmark = pytest.mark.guards("toy-plain")
 
 
@@ -216,6 +218,14 @@ def test_makes_all_its_reports_red(request):
 
 def test_calls_the_code_of_another_toggle():
     assert forms.with_default(1)
+
+
+def test_fails_an_assertion_of_the_harness():
+    if not is_right():
+        fault = MutationFault(
+            "0", "drop", "m", "f", "m.py", False, 0, 1, 1, 1, 1, "before", "after", "words"
+        )
+        fault.apply_to("another text")
 
 
 def test_leaves_a_process_that_fails():

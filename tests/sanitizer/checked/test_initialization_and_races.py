@@ -75,7 +75,7 @@ def test_memory_of_any_shape_can_be_uninitialized(shape: tuple[int, ...]) -> Non
 
 
 def test_a_write_write_race_needs_different_values() -> None:
-    message = r"programs \(0, 0, 0\) and \(1, 0, 0\) write different values to target, index 0"
+    message = r"program \(0, 0, 0\) and program \(1, 0, 0\) write different values to target, in"
     with check_on_cpu():
         same_place[(3,)](make_numbers(1), 7, STEP=0)
         same_place[(1,)](make_numbers(1), 8, STEP=0)
@@ -114,9 +114,9 @@ def test_two_lanes_of_one_store_must_not_write_different_values() -> None:
 
 
 def test_a_read_write_race_is_reported_in_either_order() -> None:
-    message = r"programs \(0, 0, 0\) and \(1, 0, 0\): the first {} shared, index 0"
-    for step, words in ((1, "writes and the second reads"), (-1, "reads and the second writes")):
-        with pytest.raises(DataRace, match=message.format(words)), check_on_cpu():
+    message = r"program \(0, 0, 0\) {} and program \(1, 0, 0\) {} shared, index 0"
+    for step, words in ((1, ("writes", "reads")), (-1, ("reads", "writes"))):
+        with pytest.raises(DataRace, match=message.format(*words)), check_on_cpu():
             read_beside[(2,)](make_numbers(2), make_numbers(2), step)
     with check_on_cpu():
         read_beside[(2,)](make_numbers(2), make_numbers(2), 0)

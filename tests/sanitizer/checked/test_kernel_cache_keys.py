@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 from cache_keys import CacheCase, ChangedCode, pair_with_folders
 
 from fixtures import accuracy
+from harness import checking
 from harness.core import code_digest
 from harness.runs.audit import analysis_worker, release_kernels
 from harness.runs.audit.release_kernels import ReleaseKernels
@@ -55,7 +56,7 @@ def make_release_key() -> str:
 
 def make_audit_key() -> str:
     release: Any = SimpleNamespace(
-        load_kernel=lambda *_: SimpleNamespace(cache_key="1"),
+        load_kernel=lambda *_: fill,
         get_module=lambda *_: SimpleNamespace(path="a.py"),
     )
     kernel: Any = SimpleNamespace(module="a", name="f", launches=(), recorded_launches=())
@@ -141,3 +142,70 @@ def test_another_version_below_a_kernels_value_is_a_miss(
     else:
         found[package] = "1.1"
     assert changed_code.compute_key(case) != before
+
+
+class Settings:
+    SIZE = 20
+
+
+settings = ModuleType("settings")
+settings.SIZE, settings.TABLE, settings.inner = 20, (20,), Settings  # type: ignore[attr-defined]
+
+
+@triton.jit
+def add_size(value):
+    return value + settings.inner.SIZE
+
+
+@triton.jit
+def fill_from_module(target):
+    tl.store(target, settings.SIZE)
+
+
+@triton.jit
+def fill_from_class(target):
+    tl.store(target, settings.inner.SIZE)
+
+
+@triton.jit
+def fill_from_table(target):
+    tl.store(target, settings.TABLE[0])
+
+
+@triton.jit
+def fill_from_attribute(target):
+    tl.store(target, getattr(settings, "SIZE"))  # noqa: B009
+
+
+@triton.jit
+def fill_from_helper(target):
+    tl.store(target, add_size(0))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "owner", "name", "value"),
+    [
+        (fill_from_module, settings, "SIZE", 30),
+        (fill_from_class, Settings, "SIZE", 30),
+        (fill_from_table, settings, "TABLE", (30,)),
+        (fill_from_attribute, settings, "SIZE", 30),
+        (fill_from_helper, Settings, "SIZE", 30),
+    ],
+)
+def test_a_value_that_a_kernel_reads_elsewhere_is_in_its_key(
+    kernel: Any, owner: Any, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton's own key has the sources alone, so the compiled form of the old value would stay."""
+
+    def run() -> tuple[int, str]:
+        target = torch.zeros(1, dtype=torch.int32)
+        with checking.checked():
+            kernel[(1,)](target)
+        bound = frontend.get_binder(kernel).bind((target,), {})
+        return int(target.item()), frontend.compute_cache_key(kernel, bound)
+
+    before, key = run()
+    monkeypatch.setattr(owner, name, value)
+    after, changed_key = run()
+    assert (before, after) == (20, 30)
+    assert key != changed_key

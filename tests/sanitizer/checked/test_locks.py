@@ -37,7 +37,10 @@ def test_a_counter_under_a_lock_does_not_race() -> None:
 
 @pytest.mark.parametrize("mistake", ["no lock", "unlocked first", "relaxed"])
 def test_a_lock_that_is_forgotten_is_a_race(mistake: str) -> None:
-    with pytest.raises(DataRace, match=r"programs \(0, 0, 0\) and \(1, 0, 0\)"), check_on_cpu():
+    with (
+        pytest.raises(DataRace, match=r"program \(0, 0, 0\) writes and program \(1, 0, 0\)"),
+        check_on_cpu(),
+    ):
         count_under_a_lock[(5,)](make_zeros(1), make_zeros(1), MISTAKE=mistake)
 
 

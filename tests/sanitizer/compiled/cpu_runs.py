@@ -1,6 +1,6 @@
 """Kernels with the GPU's checks written in, run on this machine by the CPU's executor.
 
-In place of the GPU's assembly, a report is stored into a tensor, and `gpu_reports` turns it into a
+In place of the GPU's assembly, a report is stored into a tensor, and `gpu_facts` turns it into a
 violation. The executor's own checks find nothing: out-of-bounds lanes were masked off.
 """
 
@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from harness.checking import Violation
-from harness.sanitizer.check import cpu_launcher, gpu_reports, region_tables
+from harness.sanitizer.check import cpu_launcher, gpu_facts, region_tables
 from harness.sanitizer.check.launch_log import LaunchLog
 from harness.sanitizer.check.options import DEFAULT_OPTIONS
 from harness.sanitizer.check.tracked_memory import MemoryTracker
@@ -31,13 +31,14 @@ from harness.sanitizer.gpu import (
 from harness.sanitizer.gpu.graph_builder import NE
 from harness.sanitizer.gpu.pointer_arguments import find_overlapping_pointers, flatten_arguments
 from harness.sanitizer.gpu.program_grid import Subgrid
-from harness.sanitizer.gpu.report_assembly import MAX_SITES, KernelTable, ReportBit
+from harness.sanitizer.gpu.report_assembly import MAX_SITES, KernelTable
 from harness.sanitizer.gpu.report_emission import ReportEmitter
 from harness.sanitizer.gpu.shadow_memory import RaceShadowMemory
 from harness.sanitizer.gpu.storage_registry import STORAGE_REGISTRY
 from harness.sanitizer.ir import flow
 from harness.sanitizer.ir.graph import ValueType
 from harness.sanitizer.triton import graph_loader, specialization
+from harness.sanitizer.violations.kinds import OVERFLOW_MASK
 
 _ROW_BYTES = 40  # of a stored report, and of the kernel's table in front of them
 
@@ -56,7 +57,7 @@ def store_report(emitter: Any, report: Any) -> None:
     shape = report.word.type.shape
     word = code.extend(report.word, "i64", signed=False)
     zero = code.constant(0, word.type)
-    number = code.binary("andi", word, code.constant(~ReportBit.OUT_OF_BOUNDS, word.type))
+    number = code.binary("andi", word, code.constant(OVERFLOW_MASK, word.type))
     overflows, others = code.compare(NE, number, zero), code.compare(NE, word, zero)
     others = code.select(overflows, code.constant(0, others.type), others)
     program = code.emit("tt.get_program_id", (), ValueType("i32"), axis="0 : i32")
@@ -167,7 +168,7 @@ def to_violations(
     setattr(metadata, compiler_hooks.METADATA_KEY, compiler_hooks.to_metadata(instrumented))
     record.compiled_kernel = SimpleNamespace(metadata=metadata)
     violations = [
-        gpu_reports.violation_from_record(
+        gpu_facts.violation_from_record(
             report_buffer.DeviceReport(
                 1, address, word, row // 2, 0, (program, 0, 0), (left, right)
             ),

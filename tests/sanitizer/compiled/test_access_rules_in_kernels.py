@@ -17,7 +17,7 @@ from test_instrumentation import (
 )
 
 from harness.checking import AccessRuleViolation, Violation
-from harness.sanitizer.check import gpu_reports
+from harness.sanitizer.check import gpu_facts
 from harness.sanitizer.check.device_rules import DeviceRuleLists
 from harness.sanitizer.check.launch_log import KernelLaunch
 from harness.sanitizer.check.tracked_memory import AccessRule, MemoryTracker
@@ -29,7 +29,7 @@ from harness.sanitizer.gpu import (
     report_buffer,
 )
 from harness.sanitizer.gpu.pointer_arguments import flatten_arguments
-from harness.sanitizer.gpu.report_assembly import ReportBit
+from harness.sanitizer.violations.kinds import FORBIDDEN, read_kind, to_word_bit
 
 
 def test_an_access_rule_is_reported_with_the_forbidden_index() -> None:
@@ -71,9 +71,9 @@ def test_outside_a_storage_bounds_report_and_no_access_rule() -> None:
     def report_write(index: int) -> Violation | None:
         address = rows.data_ptr() + 4 * index
         record = report_buffer.DeviceReport(
-            1, address, ReportBit.FORBIDDEN_WRITE, 3, 0, (0, 0, 0), (0, 0)
+            1, address, to_word_bit(FORBIDDEN["write"]), 3, 0, (0, 0, 0), (0, 0)
         )
-        return gpu_reports.violation_from_record(record, launched, memory)
+        return gpu_facts.violation_from_record(record, launched, memory)
 
     assert isinstance(report_write(9), AccessRuleViolation)
     assert [report_write(index) for index in (-1, 32, 100)] == [None] * 3
@@ -86,24 +86,20 @@ INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), max_size=
 @given(
     allowed=st.lists(INTERVALS, min_size=4, max_size=4),
     shift=st.integers(-3, 12),
-    verb=st.sampled_from([ReportBit.FORBIDDEN_READ, ReportBit.FORBIDDEN_WRITE]),
+    verb=st.sampled_from(list(FORBIDDEN)),
 )
 def test_what_an_access_rule_forbids_a_program_is_reported_and_masked_off(
-    allowed: list[list[tuple[int, int]]], shift: int, verb: int
+    allowed: list[list[tuple[int, int]]], shift: int, verb: str
 ) -> None:
     source, target = torch.arange(1, 41, dtype=torch.int32), int32_zeros(40)
-    moved = target if verb == ReportBit.FORBIDDEN_WRITE else source
+    moved = target if verb == "write" else source
     spans = [
         sorted({at for first, many in intervals for at in range(first, min(first + many, 40))})
         for intervals in allowed
     ]
     start = moved.data_ptr()
     own = [[(start + 4 * at, start + 4 * at + 4) for at in indices] for indices in spans]
-    lists = (
-        [(own, None), (None, None)]
-        if verb == ReportBit.FORBIDDEN_READ
-        else [(None, None), (None, own)]
-    )
+    lists = [(own, None), (None, None)] if verb == "read" else [(None, None), (None, own)]
     table = torch.from_numpy(access_rules.build_rule_table(lists, 0))
     table.copy_(torch.from_numpy(access_rules.build_rule_table(lists, table.data_ptr())))
     _, records = run_checked(
@@ -116,8 +112,6 @@ def test_what_an_access_rule_forbids_a_program_is_reported_and_masked_off(
             crossed |= not set(row) <= set(spans[program])
             for at in set(row) & set(spans[program]):
                 expected[at] = at + 1
-    words = {
-        row[0] for row in records if row[0] & (ReportBit.FORBIDDEN_READ | ReportBit.FORBIDDEN_WRITE)
-    }
-    assert words == ({verb} if crossed else set())
+    kinds = {read_kind(row[0]) for row in records if row[0]}
+    assert kinds & set(FORBIDDEN.values()) == ({FORBIDDEN[verb]} if crossed else set())
     assert target.tolist() == expected

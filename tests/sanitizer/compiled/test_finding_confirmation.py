@@ -18,7 +18,7 @@ from harness.runs.audit.findings import (
     LaunchArgument,
     TrialLaunch,
 )
-from harness.sanitizer.cpu.scratch_values import OperationSite
+from harness.sanitizer.ir.operation_sites import OperationSite
 
 LINE = 7
 ROOM = 1 << 20

@@ -17,9 +17,9 @@ from cpu_runs import find_violations, run_on_cpu  # noqa: F401
 from torch._inductor.runtime import triton_heuristics as heuristics
 from torch._inductor.runtime.hints import DeviceProperties
 
-from harness.sanitizer.check.violations import KernelAssertion, OutOfBounds
 from harness.sanitizer.gpu import inductor
 from harness.sanitizer.gpu.checked_launches import CheckedLauncher
+from harness.sanitizer.violations.exceptions import KernelAssertion, OutOfBounds
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::UserWarning"

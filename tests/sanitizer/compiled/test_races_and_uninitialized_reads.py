@@ -34,8 +34,8 @@ def test_two_programs_must_not_write_different_values() -> None:
     assert find_headlines(known.same_place, make_numbers(1), 7, STEP=0) == []
     assert find_headlines(known.same_place, make_numbers(1), 7, grid=(1,), STEP=1) == []
     assert find_headlines(known.same_place, make_numbers(1), 7, grid=(3,), STEP=1) == [
-        "same_place: programs (1, 0, 0) and (2, 0, 0) write different values to target, index 0, "
-        "without an order"
+        "same_place: program (1, 0, 0) and program (2, 0, 0) write different values to target, "
+        "index 0, without an order"
     ]
 
 
@@ -50,8 +50,8 @@ def test_a_store_beside_an_atomic_is_a_race_and_atomics_agree() -> None:
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        (1, "the first writes and the second reads"),
-        (-1, "the first reads and the second writes"),
+        (1, "writes and program (1, 0, 0) reads"),
+        (-1, "reads and program (1, 0, 0) writes"),
         (0, None),
     ],
 )
@@ -64,7 +64,7 @@ def test_one_program_must_not_read_what_another_writes(step: int, words: str | N
 def test_of_several_that_read_the_other_one_is_found() -> None:
     """The program that writes was the last to read."""
     assert find_headlines(read_by_all, make_numbers(1), make_numbers(4), grid=(4,)) == [
-        "read_by_all: programs (2, 0, 0) and (3, 0, 0): the first reads and the second writes "
+        "read_by_all: program (2, 0, 0) reads and program (3, 0, 0) writes "
         "shared, index 0, without an order"
     ]
 
@@ -99,7 +99,7 @@ def in_turns(target, rows, step, WIDTH: tl.constexpr):
 def test_a_race_is_found_through_a_loop() -> None:
     assert find_headlines(in_turns, make_numbers(64), 4, 1, WIDTH=8) == []
     [headline] = find_headlines(in_turns, make_numbers(96), 4, 2, WIDTH=8)
-    assert "programs (0, 0, 0) and (1, 0, 0) write different values to target" in headline
+    assert "program (0, 0, 0) and program (1, 0, 0) write different values to target" in headline
 
 
 @triton.jit

@@ -19,7 +19,7 @@ static int make(void **handle) {
   unloaded = NULL;
   return 0;
 }
-int cuInit(unsigned flags) { return flags == 7 ? 77 : 100; /* no device: NVRTC asks for one */ }
+int cuInit(unsigned flags) { return flags == 7 ? 77 : 100; }
 int cuModuleLoadData(void **handle, const void *image) { return make(handle); }
 int cuModuleLoad(void **handle, const char *file) { return make(handle); }
 int cuModuleUnload(void *module) {
@@ -99,5 +99,5 @@ ACCEPT(cuGraphExecNodeSetParams)
 int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status) {
   *function = strcmp(name, "cuKernelGetFunction") ? NULL : (void *)cuKernelGetFunction;
   if (!strncmp(name, "cuGraph", 7)) *function = (void *)cuGraphAddNode;
-  return *function ? 0 : 500; /* not found: NVRTC asks for more, too */
+  return *function ? 0 : 500; /* not found */
 }

@@ -15,13 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.sanitizer.check.gpu_reports import violation_from_record
-from harness.sanitizer.check.violations import (
-    DataRace,
-    OutOfBounds,
-    UninitializedMemory,
-    Violation,
-)
+from harness.sanitizer.check.gpu_facts import violation_from_record
 from harness.sanitizer.cuda import checked_launches, checked_modules
 from harness.sanitizer.cuda.checked_launches import CheckedCudaLaunches
 from harness.sanitizer.cuda.checked_toolchain import CheckedToolkit
@@ -30,10 +24,17 @@ from harness.sanitizer.gpu.allocator_blocks import AllocatorBlocks
 from harness.sanitizer.gpu.kernel_summaries import NO_SHADOW_MEMORY, KernelSummaries
 from harness.sanitizer.gpu.process_reports import PROCESS_REPORTS
 from harness.sanitizer.gpu.shadow_entries import SLOTS_PER_TABLE, ShadowTable
+from harness.sanitizer.plugins.for_sglang import checked_loader
 from harness.sanitizer.ptx.executor import load_module
 from harness.sanitizer.ptx.instrumentation import InstrumentedPtx, instrument_module
 from harness.sanitizer.ptx.instrumented_kernel import MARKER, write_kernels
 from harness.sanitizer.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
+from harness.sanitizer.violations.exceptions import (
+    DataRace,
+    OutOfBounds,
+    UninitializedMemory,
+    Violation,
+)
 
 _FILL = """.version 9.0
 .target sm_90a
@@ -171,7 +172,7 @@ def test_checks_begin_with_the_first_module_that_sglang_loads(
     monkeypatch.setitem(sys.modules, "loader", loader)
     started: list[bool] = []
     monkeypatch.setattr(checked_modules, "start_checks", lambda: started.append(True))
-    checked_modules._wrap_load_jit(loader)
+    checked_loader._wrap_load_jit(loader)
     loader.load_jit("no kernels")
     assert started == []
     loader.load_jit("page", cuda_files=["page.cuh"])
@@ -348,22 +349,3 @@ def test_an_allocator_that_lists_no_blocks_knows_no_memory(
     monkeypatch.setattr(torch.cuda, "memory_snapshot", refuse, raising=False)
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda _: {"x": 1}, raising=False)
     assert AllocatorBlocks().find_containing(4096) is None
-
-
-def test_tensors_of_torchs_own_kernels_are_noted(
-    card: CardOnCpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class _CudaKernel:
-        def __call__(self, grid: Any = None, block: Any = None, args: Any = None) -> int:
-            return card.launch(args[0].data_ptr(), args[1])
-
-    utils: Any = ModuleType("torch.cuda._utils")
-    checked_modules._wrap_torch_kernels(utils)  # of a torch that has no such class
-    utils._CudaKernel = _CudaKernel
-    monkeypatch.setattr(checked_modules, "_started", [card.launches])
-    checked_modules._wrap_torch_kernels(utils)
-    out = torch.zeros(20, dtype=torch.int32, device="cuda")
-    assert utils._CudaKernel()((1, 1, 1), (32, 1, 1), [out, 21]) == 2
-    assert utils._CudaKernel()((1, 1, 1), args=[out, 20]) == 2
-    [report] = card.read_reports()
-    assert "launched by torch.cuda._utils with argument 0 (int32 [20])" in str(report)

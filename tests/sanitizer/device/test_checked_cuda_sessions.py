@@ -10,12 +10,16 @@ import torch
 
 from harness.sanitizer.check import session, virtual_check
 from harness.sanitizer.check.launch_log import KernelLaunch
-from harness.sanitizer.check.violations import OutOfBounds, UncheckableKernel, UninitializedMemory
 from harness.sanitizer.cuda import cudart
 from harness.sanitizer.cuda.host_calls import CALLS, BoundsRunner, find_living_allocation
 from harness.sanitizer.cuda.session import check_launches
 from harness.sanitizer.ptx.executor import load_module
 from harness.sanitizer.ptx.launch import CudaLaunch
+from harness.sanitizer.violations.exceptions import (
+    OutOfBounds,
+    UncheckableKernel,
+    UninitializedMemory,
+)
 
 FAULTS = (Path(__file__).parents[1] / "ptx/faults.ptx").read_text()
 REFUSED = """.version 9.0

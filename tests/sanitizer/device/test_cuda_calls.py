@@ -17,11 +17,11 @@ from harness.patching.cuda_sources import PATCHES, make_patched_source
 from harness.runs.rehearse import cuda_launches
 from harness.runs.rehearse.cuda_launches import CudaCalls
 from harness.runs.rehearse.sampled_launches import SampledLauncher
-from harness.sanitizer.check.violations import LaunchRefused, UncheckableKernel
 from harness.sanitizer.cuda.host_calls import HostCall
 from harness.sanitizer.device import memory
 from harness.sanitizer.device.stand_ins import JitBuild
 from harness.sanitizer.ptx.launch import CudaLaunch
+from harness.sanitizer.violations.exceptions import LaunchRefused, UncheckableKernel
 from harness.store.rehearse.values import DeploymentResult, UncheckedCause
 
 COMPILER_ERROR = (

@@ -89,7 +89,7 @@ def test_the_lines_name_each_operator_with_its_calls() -> None:
     new_record.count_refusal("no stand-in computes sgl_kernel.fly()")
     assert list(new_record.describe()) == [
         "1 operator of CUDA binaries had stand-ins, 2 calls: sgl_kernel.norm 2",
-        "1 function of SGLang's CUDA C++ ran as they are, 1 call: norm 1",
+        "1 function of CUDA C++ ran as they are, 1 call: norm 1",
         "refused 1 time: no stand-in computes sgl_kernel.fly()",
     ]
     assert record.describe_stand_ins({}) == (

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from fixtures.loaded_model import LoadedModel
-from fixtures.rehearse import full_size_batches, memory_watch
-from fixtures.rehearse.deployment_rehearsal import DeploymentRehearsal
+from fixtures.rehearse import full_size_batches
 from fixtures.rehearse.scheduled_batches import ScheduledModel
+from harness.runs.rehearse import memory_watch
+from harness.runs.rehearse.deployment_rehearsal import DeploymentRehearsal
 from harness.store.rehearse.values import RehearsedPhase
 
 

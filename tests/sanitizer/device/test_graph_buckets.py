@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fixtures.rehearse import graph_buckets
-from fixtures.rehearse.graph_buckets import GraphCaptures, PrefillCaptures
+from harness.runs.rehearse import graph_buckets
+from harness.runs.rehearse.graph_buckets import GraphCaptures, PrefillCaptures
 from harness.sanitizer.device import graphs, stand_ins
 from harness.sanitizer.device.record import RECORD
 

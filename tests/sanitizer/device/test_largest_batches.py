@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from fixtures.rehearse.full_size_batches import FullSizeModel
-from fixtures.rehearse.graph_buckets import GraphCaptures, PrefillCaptures
-from fixtures.rehearse.largest_batches import LargestBatches
 from fixtures.rehearse.scheduled_batches import ScheduledModel
-from fixtures.rehearse.threshold_search import FullSizeBatch
+from harness.runs.rehearse.graph_buckets import GraphCaptures, PrefillCaptures
+from harness.runs.rehearse.largest_batches import LargestBatches
+from harness.runs.rehearse.threshold_search import FullSizeBatch
 
 LIMITS = {"chunk": 100, "requests": 4, "context": 1008, "slots": 2000, "page": 1}
 SMALL = "prefill small graph"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from dry_runs import call_in_dry_run
 
-from fixtures.rehearse.memory_watch import MemoryWatch
+from harness.runs.rehearse.memory_watch import MemoryWatch
 from harness.sanitizer.device import stand_ins
 from harness.sanitizer.device.memory import ALLOCATION_OBSERVERS, LEDGER
 from harness.store.rehearse.values import RehearsedPhase

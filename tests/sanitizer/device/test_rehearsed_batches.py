@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fixtures.rehearse.deployment_rehearsal import DeploymentRehearsal
-from fixtures.rehearse.graph_buckets import REPLAY_PHASE
 from fixtures.rehearse.scheduled_batches import ScheduledModel
-from fixtures.rehearse.threshold_search import FullSizeBatch
 from harness.runs.rehearse.deployment import Deployment
+from harness.runs.rehearse.deployment_rehearsal import DeploymentRehearsal
+from harness.runs.rehearse.graph_buckets import REPLAY_PHASE
+from harness.runs.rehearse.threshold_search import FullSizeBatch
 from harness.sanitizer.device.memory import LEDGER
 from harness.store.rehearse.values import DeploymentResult, FindingRank, RehearsalFinding
 

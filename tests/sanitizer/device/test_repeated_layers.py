@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from fixtures.rehearse.repeated_layers import (
+from harness.runs.rehearse.repeated_layers import (
     LayerStack,
     RepeatedLayers,
     describe_kinds,

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from fixtures.rehearse.smallest_settings import SmallestSettings
-from fixtures.rehearse.threshold_search import FullSizeBatch, ProbedMemory
 from harness.runs.rehearse.deployment import Deployment
 from harness.runs.rehearse.sampled_launches import ProbedLaunches
+from harness.runs.rehearse.smallest_settings import SmallestSettings
+from harness.runs.rehearse.threshold_search import FullSizeBatch, ProbedMemory
 from harness.store.rehearse.values import (
     INT32_LIMIT,
     DeploymentResult,

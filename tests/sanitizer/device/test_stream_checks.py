@@ -18,9 +18,7 @@ from launch_programs import (
     on_side_stream,
     scatter,
 )
-from traced_card import run_under_torch_sanitizer
 
-from harness.core import child_process
 from harness.sanitizer.launches.launch_violations import (
     EarlyReuse,
     UnorderedAccess,
@@ -185,9 +183,7 @@ def test_an_event_that_is_recorded_after_its_capture_is_no_step_of_the_graph() -
 
 
 @pytest.mark.parametrize("is_captured", [True, False])
-def test_torchs_sanitizer_counts_a_captured_launch_as_one_that_ran(is_captured: bool) -> None:
-    """So its reports of `store_cache` on a served Llama are false (docs/check.md)."""
-
+def test_a_captured_launch_is_none_that_ran(is_captured: bool) -> None:
     def program() -> None:
         pool = torch.zeros(8, device="cuda")
         capturing, forward = torch.cuda.Stream(), torch.cuda.Stream()
@@ -207,10 +203,6 @@ def test_torchs_sanitizer_counts_a_captured_launch_as_one_that_ran(is_captured: 
 
     found = find_violation(program, "streams")
     assert (found is None) == is_captured
-    reports = child_process.call_in_fork(lambda: run_under_torch_sanitizer(program), cpu_seconds=60)
-    assert len(reports) == 1
-    assert "possible data race" in reports[0]
-    assert reports[0].count("aten::fill_") == 2
 
 
 @pytest.mark.parametrize("protection", ["record_stream", "wait", "none"])

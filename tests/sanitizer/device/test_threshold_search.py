@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fixtures.rehearse.threshold_search import FullSizeBatch, ProbedMemory, ThresholdSearch
 from harness.runs.rehearse.sampled_launches import ProbedLaunches, make_near_finding
+from harness.runs.rehearse.threshold_search import FullSizeBatch, ProbedMemory, ThresholdSearch
 from harness.store.rehearse.values import INT32_LIMIT, RehearsalFinding, RehearsedLaunch
 
 OVERFLOW = RehearsalFinding(

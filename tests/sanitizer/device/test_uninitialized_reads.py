@@ -15,9 +15,9 @@ from dry_runs import call_in_dry_run
 
 from harness.runs.rehearse import written_memory
 from harness.runs.rehearse.sampled_launches import SampledLauncher
-from harness.sanitizer.check.violations import UninitializedMemory
 from harness.sanitizer.device import stand_ins
 from harness.sanitizer.plugins.for_sglang import operators
+from harness.sanitizer.violations.exceptions import UninitializedMemory
 
 ROWS, WIDTH = 64, 4096  # of a tensor of floats
 HUGE = 1 << 33  # elements

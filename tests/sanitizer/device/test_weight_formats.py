@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from fixtures.zoo.adapters import SCALING, Adapter
-from fixtures.zoo.weight_formats import FORMATS, QuantizedWeightFile
+from harness.runs.zoo.adapters import SCALING, Adapter
 from harness.runs.zoo.architecture import QuantizedWeights
+from harness.runs.zoo.weight_formats import FORMATS, QuantizedWeightFile
 from harness.sanitizer.device.stand_ins import JitBuild
 from harness.sanitizer.plugins.for_sglang.operators.gemms import bmm_fp8
 from harness.sanitizer.plugins.for_sglang.operators.quantization import (

@@ -6,13 +6,13 @@ import pytest
 import torch
 from packaging.version import Version
 
-from fixtures.zoo.reference_model import (
+from harness.runs.zoo.architecture import CheckpointEdit
+from harness.runs.zoo.reference_model import (
     edit_tensors,
     merge_keys,
     move_rope_keys,
     select_edits,
 )
-from harness.runs.zoo.architecture import CheckpointEdit
 
 
 def test_keys_are_merged_in_depth_and_null_removes_one() -> None:

@@ -13,12 +13,12 @@ import pytest
 import torch
 from triton.compiler.errors import CompilationError
 
-from fixtures.zoo import claims
-from fixtures.zoo.claims import AbsentModel, ArchitectureRun, GraphCaptureFailed
-from fixtures.zoo.prompts import CONTINUATION
-from fixtures.zoo.reference_model import Tolerances, measure_error
 from harness import checking
+from harness.runs.zoo import claims
 from harness.runs.zoo.architecture import Architecture, KnownFailure
+from harness.runs.zoo.claims import AbsentModel, ArchitectureRun, GraphCaptureFailed
+from harness.runs.zoo.prompts import CONTINUATION
+from harness.runs.zoo.reference_model import Tolerances, measure_error
 from harness.store.zoo.values import ClaimResult, ClaimVerdict, ZooClaim
 
 
@@ -146,7 +146,7 @@ def test_a_model_without_code_in_sglang_is_absent_and_one_with_code_is_not(
             raise ValueError(words)
         fallback["load"](words)
 
-    monkeypatch.setattr(claims, "ServedModel", refuse)
+    monkeypatch.setattr(claims, "serve_model", refuse)
     architecture_run.reference = SimpleNamespace(architectures=[name], adapters=[])  # type: ignore[assignment]
     architecture_run.check.ignore_races = contextlib.nullcontext  # type: ignore[method-assign]
     monkeypatch.setattr(claims, "find_installed_tree", lambda: SimpleNamespace(folder=tmp_path))
@@ -165,7 +165,7 @@ def test_a_model_that_does_not_load_is_not_loaded_again_without_graphs(
 ) -> None:
     runner: dict[str, Any] = {"__name__": "sglang.srt.model_executor.model_runner"}
     exec(f"def {function}():\n    raise ValueError('no attribute')", runner)
-    monkeypatch.setattr(claims, "ServedModel", lambda *_: runner[function]())
+    monkeypatch.setattr(claims, "serve_model", lambda *_: runner[function]())
     architecture_run.reference = SimpleNamespace(adapters=[])  # type: ignore[assignment]
     architecture_run.check.ignore_races = contextlib.nullcontext  # type: ignore[method-assign]
     with pytest.raises(error):

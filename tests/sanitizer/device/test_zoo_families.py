@@ -13,9 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
-from fixtures.zoo.family_run import FamilyRun
-from fixtures.zoo.formulas import Draw, FormulaList, Pair, measure_pair
 from harness.checking import Violation
+from harness.runs.zoo.family_run import FamilyRun
+from harness.runs.zoo.formulas import Draw, FormulaList, Pair, measure_pair
 from harness.store.zoo.values import ArchitectureResult, ClaimResult, ClaimVerdict, ZooClaim
 
 

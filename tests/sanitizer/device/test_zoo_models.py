@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fixtures.loaded_model import refuses_second_chunk
-from fixtures.zoo.reference_model import DoublePrecision, draw_weights
+from harness.runs.zoo.reference_model import DoublePrecision, draw_weights
 
 
 class PoolOfOneChunk:

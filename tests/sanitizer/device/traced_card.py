@@ -15,39 +15,24 @@ from unittest import mock
 import torch
 from torch.cuda import _gpu_trace
 
-from harness.sanitizer.check.violations import Violation
 from harness.sanitizer.device import graphs, memory, streams
 from harness.sanitizer.launches import stream_check
 from harness.sanitizer.launches.card_source import CardClocks, CardSource
-from harness.sanitizer.launches.card_zones import CardZones
 from harness.sanitizer.launches.launch_checks import run_tracer
 from harness.sanitizer.launches.launch_tracer import LaunchTracer
-from harness.sanitizer.launches.zone_check import GuardZoneCheck
+from harness.sanitizer.violations.exceptions import Violation
 
 
 @contextlib.contextmanager
 def trace_card(
     checks: Sequence[str],
     report: Callable[[Violation], None],
-    zone_check: GuardZoneCheck | None = None,
 ) -> Iterator[None]:
     clocks = CardClocks()
-    tracer = LaunchTracer(checks, clocks, report, stream_check.has_fitting_size, zone_check)
-    source = CardSource(tracer, clocks, CardZones())
+    tracer = LaunchTracer(checks, clocks, report, stream_check.has_fitting_size)
+    source = CardSource(tracer, clocks)
     with _fire_trace(), _hide_replays(tracer), run_tracer(tracer, source):
         yield
-
-
-def run_under_torch_sanitizer(program: Callable[[], object]) -> list[str]:
-    """Run a program under torch's own sanitizer, in a process that ends: return what it reports."""
-    from torch.cuda import _sanitizer  # its import registers callbacks, which nothing takes back
-
-    with _fire_trace(), _sanitizer.CUDASanitizerDispatchMode():
-        try:
-            program()
-        except _sanitizer.CUDASanitizerErrors as error:
-            return [str(one) for one in error.errors]
-    return []
 
 
 class _ReplayHider:

@@ -70,13 +70,13 @@ def make_numbers(count: int) -> torch.Tensor:
             "write different values to target",
         ),
         (lambda: known.stored_and_counted[(2,)](make_numbers(1), 0), "store and update atomically"),
-        (lambda: known.read_beside[(2,)](make_numbers(2), make_numbers(2), 1), "the second"),
+        (lambda: known.read_beside[(2,)](make_numbers(2), make_numbers(2), 1), "reads|writes"),
         (
             lambda: in_turns[(4,)](make_numbers(160), 4, 2, WIDTH=8),
             "write different values to target",
         ),
         (lambda: in_turns[(4,)](make_numbers(1280), 4, 2, WIDTH=64), "write different values"),
-        (lambda: neighbours[(64,)](make_numbers(65 * 1000), 1000, BLOCK=1024), "and the second"),
+        (lambda: neighbours[(64,)](make_numbers(65 * 1000), 1000, BLOCK=1024), "reads|writes"),
         (lambda: two_widths[(2,)](*make_overlapping_tensors(), 6 << 32), "write different values"),
     ],
 )
@@ -84,7 +84,7 @@ def test_a_race_is_reported_with_both_programs(launch: Any, words: str) -> None:
     with pytest.raises(DataRace, match=words) as caught, check_on_gpu():
         launch()
     message = str(caught.value)
-    assert "programs (" in message
+    assert message.count("program (") >= 3  # both, and the place
     assert "launched with " in message
 
 
@@ -128,7 +128,7 @@ def test_each_replay_of_a_graph_is_a_launch_of_its_own() -> None:
         places[5] = places[count - 1]
         graph.replay()
         with pytest.raises(
-            DataRace, match=r"scatter_values: programs .* write different values to target"
+            DataRace, match=r"scatter_values: program .* write different values to target"
         ):
             session.raise_reported()
         session.discard_errors()

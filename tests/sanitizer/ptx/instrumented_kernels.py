@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from ptx_kernels import describe_array
 
-from harness.sanitizer.check.violations import Violation
-from harness.sanitizer.cuda.card_reports import CardLaunch
+from harness.sanitizer.cuda.card_facts import CardLaunch
 from harness.sanitizer.gpu.report_assembly import (
     KERNEL_TABLE_BYTES,
     MAX_SITES,
@@ -23,6 +22,7 @@ from harness.sanitizer.ptx.check_values import make_checked_parameters
 from harness.sanitizer.ptx.executor import load_module
 from harness.sanitizer.ptx.instrumentation import InstrumentedPtx, instrument_module
 from harness.sanitizer.ptx.launch import Allocation, CudaLaunch, Dimensions, ExecutorChecks
+from harness.sanitizer.violations.exceptions import Violation
 
 _BOUNDS_ALONE = ExecutorChecks(overflow=False, uninitialized=False, races=False)
 

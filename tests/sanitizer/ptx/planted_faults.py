@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from ptx_kernels import pack_parameters, read_compiled, run_text
 
-from harness.sanitizer.check.violations import Violation
+from harness.sanitizer.violations.exceptions import Violation
 
 SOURCE, TEXT = read_compiled("faults")
 

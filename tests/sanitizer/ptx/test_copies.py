@@ -7,8 +7,8 @@ import pytest
 from planted_faults import check_place
 from ptx_kernels import pack_parameters, read_compiled, run_text
 
-from harness.sanitizer.check.violations import DataRace
 from harness.sanitizer.ptx.launch import ExecutorChecks
+from harness.sanitizer.violations.exceptions import DataRace
 
 SOURCE, TEXT = read_compiled("copies")
 ROUNDS = 4

@@ -9,7 +9,12 @@ import pytest
 from planted_faults import check_place, launch_fault, line_of, make_rows
 from ptx_kernels import HEAD, launch_text, pack_parameters
 
-from harness.sanitizer.check.violations import (
+from harness.sanitizer.ptx.instructions import Instruction
+from harness.sanitizer.ptx.launch import ExecutorChecks
+from harness.sanitizer.ptx.module_text import PtxText
+from harness.sanitizer.ptx.reader import read_kernel
+from harness.sanitizer.ptx.used_bytes import UsedBytes
+from harness.sanitizer.violations.exceptions import (
     AccessRuleViolation,
     BarrierDivergence,
     KernelAssertion,
@@ -19,11 +24,6 @@ from harness.sanitizer.check.violations import (
     UncheckableKernel,
     UninitializedMemory,
 )
-from harness.sanitizer.ptx.instructions import Instruction
-from harness.sanitizer.ptx.launch import ExecutorChecks
-from harness.sanitizer.ptx.module_text import PtxText
-from harness.sanitizer.ptx.reader import read_kernel
-from harness.sanitizer.ptx.used_bytes import UsedBytes
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_an_access_rule_of_a_block_is_kept() -> None:
 
     options: dict[str, Any] = {"grid": (2, 1, 1)}
     options["fields"] = {"out": {"allowed_writes": own_half}, "values": {"allowed_reads": own_half}}
-    with pytest.raises(AccessRuleViolation, match="out, index 3, outside of what block") as caught:
+    with pytest.raises(AccessRuleViolation, match=r"out\[3\], outside of what block") as caught:
         launch_fault("write_row", parameters, tensors, **options)
     check_place(caught.value, "write", (8, 0, 0), (1, 0, 0))
     with pytest.raises(AccessRuleViolation, match=r"values, index 3, .* may read") as caught:

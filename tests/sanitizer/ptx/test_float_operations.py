@@ -14,7 +14,7 @@ import torch
 from operands import RANDOM, TYPES, N, draw_operand, from_bf16, to_bf16
 from ptx_kernels import apply_instruction, apply_operation
 
-from harness.sanitizer.check.violations import UncheckableKernel
+from harness.sanitizer.violations.exceptions import UncheckableKernel
 
 COMPARISONS = {
     "eq": lambda a, b: a == b,

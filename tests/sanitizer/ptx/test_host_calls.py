@@ -11,11 +11,11 @@ import pytest
 from ptx_kernels import HEAD
 
 from harness.releases import cuda_toolkit
-from harness.sanitizer.check.violations import OutOfBounds
 from harness.sanitizer.cuda import cudart
 from harness.sanitizer.cuda.host_calls import HostCalls
 from harness.sanitizer.device.cards import get_card
 from harness.sanitizer.ptx.executor import load_module
+from harness.sanitizer.violations.exceptions import OutOfBounds
 
 
 @pytest.mark.parametrize("is_violation", [True, False], ids=["violation", "refused by host code"])

@@ -11,13 +11,13 @@ from instrumented_kernels import instrument_text, launch_with_checks
 from planted_faults import TEXT, check_place, make_rows
 from ptx_kernels import HEAD, describe_array, launch_text, make_kernel, pack_parameters
 
-from harness.sanitizer.check.violations import OutOfBounds, UncheckableKernel
 from harness.sanitizer.ptx import instrumentation
 from harness.sanitizer.ptx.check_values import make_checked_parameters
 from harness.sanitizer.ptx.module_text import PtxText
 from harness.sanitizer.ptx.parser import PtxKernel
 from harness.sanitizer.ptx.pointer_roots import UNKNOWN
 from harness.sanitizer.ptx.statement_spans import iterate_statement_spans
+from harness.sanitizer.violations.exceptions import OutOfBounds, UncheckableKernel
 
 _ROW_KERNELS = ("read_row", "write_row", "update_row")
 

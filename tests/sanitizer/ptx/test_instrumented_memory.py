@@ -11,16 +11,16 @@ import pytest
 from instrumented_kernels import instrument_text, launch_with_checks
 from ptx_kernels import describe_array, pack_parameters
 
-from harness.sanitizer.check.violations import (
+from harness.sanitizer.gpu import POISON
+from harness.sanitizer.ptx.check_values import OTHER_WIDTHS, make_checked_parameters
+from harness.sanitizer.ptx.instrumented_kernel import MAX_RACE_GROUPS, RaceGroup
+from harness.sanitizer.ptx.instrumented_races import MAY_SYNCHRONIZE, TOO_WIDE
+from harness.sanitizer.violations.exceptions import (
     DataRace,
     OutOfBounds,
     UninitializedMemory,
     Violation,
 )
-from harness.sanitizer.gpu import POISON
-from harness.sanitizer.ptx.check_values import OTHER_WIDTHS, make_checked_parameters
-from harness.sanitizer.ptx.instrumented_kernel import MAX_RACE_GROUPS, RaceGroup
-from harness.sanitizer.ptx.instrumented_races import MAY_SYNCHRONIZE, TOO_WIDE
 
 _READS, _RACES = ("bounds", "uninitialized"), ("bounds", "races")
 

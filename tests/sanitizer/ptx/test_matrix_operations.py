@@ -22,14 +22,14 @@ from matrix_fragments import (
 )
 from ptx_kernels import pack_parameters, run_text
 
-from harness.sanitizer.check.violations import (
+from harness.sanitizer.ptx.launch import ExecutorChecks
+from harness.sanitizer.violations.exceptions import (
     BarrierDivergence,
     DataRace,
     MisalignedAccess,
     OutOfBounds,
     UncheckableKernel,
 )
-from harness.sanitizer.ptx.launch import ExecutorChecks
 
 RANDOM = np.random.default_rng(11)
 BF16 = Form(16, "bf16", "bf16", "f32")

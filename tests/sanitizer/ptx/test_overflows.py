@@ -14,8 +14,8 @@ from instrumented_kernels import instrument_text, launch_with_checks
 from planted_faults import TEXT, check_place
 from ptx_kernels import launch_text, make_kernel, pack_parameters
 
-from harness.sanitizer.check.violations import IntegerOverflow
 from harness.sanitizer.ptx.launch import ExecutorChecks
+from harness.sanitizer.violations.exceptions import IntegerOverflow
 
 Launch = Callable[..., list[Any]]
 LAUNCHES: dict[str, Launch] = {"executor": launch_text, "checks in PTX": launch_with_checks}

@@ -9,8 +9,8 @@ import pytest
 from planted_faults import check_place, launch_fault
 from ptx_kernels import pack_parameters
 
-from harness.sanitizer.check.violations import DataRace
 from harness.sanitizer.ptx.launch import ExecutorChecks
+from harness.sanitizer.violations.exceptions import DataRace
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from matrix_fragments import write_kernel
 from ptx_kernels import pack_parameters, run_text
 
-from harness.sanitizer.check.violations import UninitializedMemory
 from harness.sanitizer.ptx.launch import ExecutorChecks
+from harness.sanitizer.violations.exceptions import UninitializedMemory
 
 D = "{%d0, %d1, %d2, %d3}"
 X = "{%x0, %x1, %x2, %x3}"

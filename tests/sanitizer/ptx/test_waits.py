@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from ptx_kernels import pack_parameters, read_compiled, run_text
 
-from harness.sanitizer.check.violations import UncheckableKernel
+from harness.sanitizer.violations.exceptions import UncheckableKernel
 
 _, TEXT = read_compiled("waits")
 

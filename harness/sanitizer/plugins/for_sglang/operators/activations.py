@@ -5,56 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch.nn import functional
 
 from harness.sanitizer.device.stand_ins import stand_in, write_result
+from harness.sanitizer.plugins.for_sglang.formulas import ACTIVATIONS, gate_rows
 
-_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "silu": functional.silu,
-    "gelu": functional.gelu,
-    "gelu_tanh": lambda values: functional.gelu(values, approximate="tanh"),
-    "relu2": lambda values: functional.relu(values).square(),
-}
 _CSRC = "sglang/kernels/jit/csrc/elementwise/activation.cuh"
+_PACKAGES = "sgl-kernel/python/sgl_kernel/elementwise.py"
 
 
-def activate_and_multiply(values: torch.Tensor, name: str) -> torch.Tensor:
-    """Activate the first half of each row, in float32, and multiply it by the second."""
-    gate, factor = values.float().chunk(2, dim=-1)
-    return (_ACTIVATIONS[name](gate) * factor).to(values.dtype)
+def _make_gate(activation: str) -> Callable[..., torch.Tensor]:
+    def gate(input: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        return write_result(gate_rows(input, activation).to(input.dtype), out)
+
+    return gate
 
 
-@stand_in(
-    "sgl_kernel.silu_and_mul",
-    "flashinfer.activation.silu_and_mul",
-    source="sgl-kernel/python/sgl_kernel/elementwise.py: silu_and_mul",
+stand_in("sgl_kernel.silu_and_mul", "flashinfer.activation.silu_and_mul", source=_PACKAGES)(
+    _make_gate("silu")
 )
-def silu_and_mul(input: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    return write_result(activate_and_multiply(input, "silu"), out)
+stand_in("sgl_kernel.gelu_and_mul", source=_PACKAGES)(_make_gate("gelu"))
+stand_in("sgl_kernel.gelu_tanh_and_mul", source=_PACKAGES)(_make_gate("gelu_tanh"))
 
 
-@stand_in(
-    "sgl_kernel.gelu_and_mul",
-    source="sgl-kernel/python/sgl_kernel/elementwise.py: gelu_and_mul",
-)
-def gelu_and_mul(input: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    return write_result(activate_and_multiply(input, "gelu"), out)
-
-
-@stand_in(
-    "sgl_kernel.gelu_tanh_and_mul",
-    source="sgl-kernel/python/sgl_kernel/elementwise.py: gelu_tanh_and_mul",
-)
-def gelu_tanh_and_mul(input: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    return write_result(activate_and_multiply(input, "gelu_tanh"), out)
-
-
-@stand_in(
-    "jit:activation.run_activation",
-    source=_CSRC,
-)
+@stand_in("jit:activation.run_activation", source=_CSRC)
 def run_activation(input: torch.Tensor, out: torch.Tensor, name: str) -> None:
-    out.copy_(activate_and_multiply(input, name))
+    out.copy_(gate_rows(input, name))
 
 
 @stand_in("jit:activation.run_activation_filtered", source=_CSRC)
@@ -64,9 +39,9 @@ def run_activation_filtered(
     """Compute the rows whose expert is not -1; an id stands for `expert_step` rows."""
     rows = torch.arange(input.shape[0], device=input.device) // expert_step
     written = expert_ids[rows] != -1
-    out[written] = activate_and_multiply(input[written], name)
+    out[written] = gate_rows(input[written], name).to(out.dtype)
 
 
 @stand_in("jit:activation.run_unary_activation", source=_CSRC)
 def run_unary_activation(input: torch.Tensor, out: torch.Tensor, name: str) -> None:
-    out.copy_(_ACTIVATIONS[name](input.float()))
+    out.copy_(ACTIVATIONS[name](input.float()))

@@ -7,31 +7,9 @@ import itertools
 import torch
 
 from harness.sanitizer.device.stand_ins import stand_in
+from harness.sanitizer.plugins.for_sglang.formulas import convolve_channels
 
 _SOURCE = "sglang/kernels/ops/mamba/causal_conv1d.py, sglang/kernels/jit/csrc/mamba"
-
-
-def convolve_channels(
-    inputs: torch.Tensor,
-    state: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    silu_activation: bool,
-) -> torch.Tensor:
-    """Return the outputs of [channels, time], and leave the last inputs in `state`.
-
-    Example: a width of 4 and a state [a b c] give the input d the output w0 a + w1 b + w2 c + w3 d,
-    and the state [b c d].
-    """
-    width, length = weight.shape[-1], inputs.shape[-1]
-    window = torch.cat([state, inputs.to(state.dtype)], dim=-1)
-    state.copy_(window[:, -state.shape[-1] :])
-    window = window[:, -(length + width - 1) :].float()
-    output = sum(window[:, i : i + length] * weight[:, i : i + 1].float() for i in range(width))
-    assert isinstance(output, torch.Tensor)
-    if bias is not None:
-        output = output + bias.float().unsqueeze(-1)
-    return torch.nn.functional.silu(output) if silu_activation else output
 
 
 @stand_in("jit:causal_conv1d.causal_conv1d_fwd", "sgl_kernel.causal_conv1d_fwd", source=_SOURCE)

@@ -8,6 +8,7 @@ import torch
 
 from harness.sanitizer.device import dispatch, dry_run, memory
 from harness.sanitizer.device.stand_ins import JitBuild, stand_in
+from harness.sanitizer.plugins.for_sglang.formulas import multiply_rows
 
 
 @stand_in(
@@ -243,7 +244,7 @@ def dsv3_router_gemm(
     hidden_states: torch.Tensor, router_weights: torch.Tensor, output: torch.Tensor
 ) -> None:
     """Score each token for each expert, in float32; for the few tokens of a decode."""
-    output.copy_(hidden_states.float() @ router_weights.float().T)
+    output.copy_(multiply_rows(hidden_states, router_weights))
 
 
 @stand_in("sgl_kernel.moe_sum_reduce", source="sgl-kernel/python/sgl_kernel/moe.py: moe_sum_reduce")

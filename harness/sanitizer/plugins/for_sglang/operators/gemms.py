@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from harness.sanitizer.device.stand_ins import stand_in, write_result
+from harness.sanitizer.plugins.for_sglang.formulas import multiply_rows
 
 
 @stand_in(
@@ -14,7 +15,7 @@ from harness.sanitizer.device.stand_ins import stand_in, write_result
 )
 def tiny_gemm(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
     """Write `x @ weight.T`, accumulated in float32."""
-    out.copy_(x.float() @ weight.float().T)
+    out.copy_(multiply_rows(x, weight))
 
 
 @stand_in("flashinfer.gemm.tinygemm_bf16", source="flashinfer/gemm: tinygemm_bf16")
@@ -26,8 +27,7 @@ def tiny_gemm_with_bias(
     use_pdl: bool = False,
 ) -> None:
     """Write `x @ weight.T + bias`."""
-    result = x.float() @ weight.float().T
-    out.copy_(result if bias is None else result + bias.float())
+    out.copy_(multiply_rows(x, weight, bias))
 
 
 @stand_in("flashinfer.bmm_fp8", "sgl_kernel.bmm_fp8", source="flashinfer/gemm: bmm_fp8")

@@ -5,21 +5,7 @@ from __future__ import annotations
 import torch
 
 from harness.sanitizer.device.stand_ins import stand_in
-
-
-def store_rows(rows: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> None:
-    """Write a row for each slot."""
-    cache.flatten(1)[slots.long()] = rows.flatten(1).to(cache.dtype)
-
-
-def find_written_rows(slots: torch.Tensor, reserved: int) -> torch.Tensor:
-    """Find the rows whose slot is not the reserved one of padding.
-
-    By their numbers, not by a mask: what a mask selects has a shape that only its values tell, so a
-    dry run would copy the rows.
-    """
-    return (slots != reserved).nonzero().flatten()
-
+from harness.sanitizer.plugins.for_sglang.formulas import find_written_rows, store_rows
 
 _SPLITS = (1, 2, 4)  # warps for a row; a pool has more slots
 

@@ -7,78 +7,46 @@ from typing import Any
 import torch
 
 from harness.sanitizer.device.stand_ins import JitBuild, stand_in, write_result
+from harness.sanitizer.plugins.for_sglang.formulas import normalize_rows
+
+_SOURCE = "sgl-kernel/python/sgl_kernel/elementwise.py"
+_CSRC = "sglang/kernels/jit/csrc/elementwise"
 
 
-def normalize_rows(
-    values: torch.Tensor, weight: torch.Tensor | None, eps: float, offset: float = 0.0
-) -> torch.Tensor:
-    """Divide rows by their root mean square, in float32."""
-    exact = values.float()
-    scaled = exact * torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + eps)
-    if weight is not None:
-        scaled = scaled * (weight.float() + offset)
-    return scaled.to(values.dtype)
+def _register_package_norms(prefix: str, offset: float) -> None:
+    """Register both norms that each package has, of rows and of sums."""
+
+    @stand_in(f"sgl_kernel.{prefix}rmsnorm", f"flashinfer.norm.{prefix}rmsnorm", source=_SOURCE)
+    def rmsnorm(
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float = 1e-6,
+        out: torch.Tensor | None = None,
+        enable_pdl: Any = None,
+    ) -> torch.Tensor:
+        return write_result(normalize_rows(input, weight, eps, offset).to(input.dtype), out)
+
+    name = f"{prefix}fused_add_rmsnorm"
+
+    @stand_in(f"sgl_kernel.{name}", f"flashinfer.norm.{name}", source=_SOURCE)
+    def fused_add_rmsnorm(
+        input: torch.Tensor,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float = 1e-6,
+        enable_pdl: Any = None,
+    ) -> None:
+        """Add the input to the residual, and write the norm of the exact sum to the input."""
+        exact = residual.float() + input.float()
+        residual.copy_(exact)
+        input.copy_(normalize_rows(exact, weight, eps, offset))
 
 
-def _add_and_normalize(
-    input: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, offset: float
-) -> None:
-    # The norm is of the exact sum, which the residual holds rounded.
-    exact = residual.float() + input.float()
-    residual.copy_(exact)
-    input.copy_(normalize_rows(exact, weight, eps, offset))
+_register_package_norms("", 0.0)
+_register_package_norms("gemma_", 1.0)
 
 
-@stand_in(
-    "sgl_kernel.rmsnorm",
-    "flashinfer.norm.rmsnorm",
-    source="sgl-kernel/python/sgl_kernel/elementwise.py: rmsnorm",
-)
-def rmsnorm(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    eps: float = 1e-6,
-    out: torch.Tensor | None = None,
-    enable_pdl: Any = None,
-) -> torch.Tensor:
-    return write_result(normalize_rows(input, weight, eps), out)
-
-
-@stand_in(
-    "sgl_kernel.gemma_rmsnorm",
-    "flashinfer.norm.gemma_rmsnorm",
-    source="sgl-kernel/python/sgl_kernel/elementwise.py: gemma_rmsnorm",
-)
-def gemma_rmsnorm(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    eps: float = 1e-6,
-    out: torch.Tensor | None = None,
-    enable_pdl: Any = None,
-) -> torch.Tensor:
-    return write_result(normalize_rows(input, weight, eps, offset=1.0), out)
-
-
-@stand_in(
-    "sgl_kernel.fused_add_rmsnorm",
-    "flashinfer.norm.fused_add_rmsnorm",
-    source="sgl-kernel/python/sgl_kernel/elementwise.py: fused_add_rmsnorm",
-)
-def fused_add_rmsnorm(
-    input: torch.Tensor,
-    residual: torch.Tensor,
-    weight: torch.Tensor,
-    eps: float = 1e-6,
-    enable_pdl: Any = None,
-) -> None:
-    """Add the input to the residual, and write the norm of the sum to the input."""
-    _add_and_normalize(input, residual, weight, eps, offset=0.0)
-
-
-@stand_in(
-    "jit:fused_add_rmsnorm.fused_add_rmsnorm",
-    source="sglang/kernels/jit/csrc/elementwise/fused_add_rmsnorm.cuh",
-)
+@stand_in("jit:fused_add_rmsnorm.fused_add_rmsnorm", source=f"{_CSRC}/fused_add_rmsnorm.cuh")
 def jit_fused_add_rmsnorm(
     input: torch.Tensor,
     residual: torch.Tensor,
@@ -101,33 +69,12 @@ def jit_fused_add_rmsnorm(
     input.copy_(scaled)
 
 
-@stand_in(
-    "sgl_kernel.gemma_fused_add_rmsnorm",
-    "flashinfer.norm.gemma_fused_add_rmsnorm",
-    source="sgl-kernel/python/sgl_kernel/elementwise.py: gemma_fused_add_rmsnorm",
-)
-def gemma_fused_add_rmsnorm(
-    input: torch.Tensor,
-    residual: torch.Tensor,
-    weight: torch.Tensor,
-    eps: float = 1e-6,
-    enable_pdl: Any = None,
-) -> None:
-    _add_and_normalize(input, residual, weight, eps, offset=1.0)
-
-
-@stand_in(
-    "jit:rmsnorm.rmsnorm",
-    source="sglang/kernels/jit/csrc/elementwise/rmsnorm.cuh",
-)
+@stand_in("jit:rmsnorm.rmsnorm", source=f"{_CSRC}/rmsnorm.cuh")
 def jit_rmsnorm(input: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, eps: float) -> None:
     out.copy_(normalize_rows(input, weight, eps))
 
 
-@stand_in(
-    "jit:qknorm.qknorm",
-    source="sglang/kernels/jit/csrc/elementwise/qknorm.cuh",
-)
+@stand_in("jit:qknorm.qknorm", source=f"{_CSRC}/qknorm.cuh")
 def qknorm(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -5,35 +5,27 @@ from __future__ import annotations
 import torch
 
 from harness.sanitizer.device.stand_ins import JitBuild, stand_in
+from harness.sanitizer.plugins.for_sglang import formulas
+from harness.sanitizer.plugins.for_sglang.formulas import (
+    find_largest_code,
+    find_scales,
+    repeat_scales,
+    round_to_codes,
+)
 
 SMALLEST_ABSOLUTE = 1e-10  # a group of zeros has a scale, too; a row or a tensor has 0
 TMA_BYTES = 16  # a copy by the tensor memory accelerator has columns of as many bytes
 EXPONENT_BITS = 23  # of a float32 lie below its exponent
-AWQ_BITS = 4
-AWQ_SHIFTS = (0, 16, 4, 20, 8, 24, 12, 28)  # where the bits of each column begin
 
 
-def find_largest_code(dtype: torch.dtype) -> float:
-    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
-    return float(limits.max)
-
-
-def _round_groups(values: torch.Tensor, codes: torch.Tensor, smallest: float = 0.0) -> torch.Tensor:
-    """Write the codes of the last axis' groups; return their scales."""
-    scales = values.abs().amax(-1, keepdim=True).clamp(min=smallest)
-    scales = scales / find_largest_code(codes.dtype)
-    _write_codes(values, scales, codes)
-    return scales.squeeze(-1)
-
-
-def _write_codes(values: torch.Tensor, scales: torch.Tensor, codes: torch.Tensor) -> None:
-    """Write what the values are in steps of their scales; nothing where a scale is 0.
-
-    The kernels cut the fractions of int8 off, and round to the nearest float of 8 bits.
-    """
-    largest = find_largest_code(codes.dtype)
-    steps = torch.where(scales > 0, values / scales, 0.0).clamp(-largest, largest)
-    codes.copy_(steps.to(codes.dtype).view(codes.shape))
+def _round_rows(
+    values: torch.Tensor, group: int | None, codes: torch.Tensor, smallest: float = 0.0
+) -> torch.Tensor:
+    """Write the codes of the groups of rows; return their scales."""
+    scales = find_scales(values, group, codes.dtype, smallest)
+    repeated = repeat_scales(scales, values.shape[-1])
+    codes.copy_(round_to_codes(values, repeated, codes.dtype).view(codes.shape))
+    return scales
 
 
 @stand_in(
@@ -44,8 +36,7 @@ def per_token_group_quant(x: torch.Tensor, codes: torch.Tensor, scales: torch.Te
     """Round each token's groups, as many as there are scales, to 8 bits."""
     if scales.dtype != torch.float32 or x.shape != codes.shape:
         raise NotImplementedError("the stand-in has float32 scales and no activation before them")
-    groups = x.float().unflatten(-1, (scales.shape[-1], -1))
-    scales.copy_(_round_groups(groups, codes, SMALLEST_ABSOLUTE))
+    scales.copy_(_round_rows(x, x.shape[-1] // scales.shape[-1], codes, SMALLEST_ABSOLUTE))
 
 
 @stand_in(
@@ -86,17 +77,7 @@ def awq_dequantize(
     output: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, packed_zeros: torch.Tensor
 ) -> None:
     """Write `(code - zero) * scale`; each group of rows has its own zeros and scales."""
-    shifts = torch.tensor(AWQ_SHIFTS, device=packed.device)
-
-    def unpack(whole: torch.Tensor) -> torch.Tensor:
-        codes = (whole.long().unsqueeze(-1) >> shifts) & (2**AWQ_BITS - 1)
-        return codes.flatten(-2).float()
-
-    rows = packed.shape[0] // scales.shape[0]
-    zeros, factors = (
-        one.repeat_interleave(rows, 0) for one in (unpack(packed_zeros), scales.float())
-    )
-    output.copy_((unpack(packed) - zeros) * factors)
+    output.copy_(formulas.dequantize_awq(packed, scales, packed_zeros))
 
 
 @stand_in(
@@ -106,10 +87,7 @@ def dequantize_awq(
     packed: torch.Tensor, scales: torch.Tensor, packed_zeros: torch.Tensor
 ) -> torch.Tensor:
     """Return `(code - zero) * scale`, as earlier releases ask for it."""
-    shape = packed.shape[0], packed.shape[1] * len(AWQ_SHIFTS)
-    output = torch.empty(shape, dtype=scales.dtype, device=packed.device)
-    awq_dequantize(output, packed, scales, packed_zeros)
-    return output
+    return formulas.dequantize_awq(packed, scales, packed_zeros).to(scales.dtype)
 
 
 @stand_in(
@@ -136,7 +114,7 @@ def int8_scaled_mm(
 )
 def per_token_quant_fp8(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> None:
     """Round each token to 8 bits."""
-    scales.copy_(_round_groups(x.float(), codes).view(scales.shape))
+    scales.copy_(_round_rows(x, None, codes).view(scales.shape))
 
 
 @stand_in(
@@ -155,9 +133,8 @@ def per_tensor_quant_fp8(
     """
     values = x.float().view(1, -1)
     if build.marker[1] != "true":  # no static scale
-        largest = values.abs().amax() / find_largest_code(codes.dtype)
-        scale.copy_(torch.maximum(scale, largest))
-    _write_codes(values, scale.view(1, 1), codes)
+        scale.copy_(torch.maximum(scale, find_scales(values, dtype=codes.dtype).view(1)))
+    codes.copy_(round_to_codes(values, scale.view(1, 1), codes.dtype).view(codes.shape))
 
 
 @stand_in("deep_gemm.utils.align", source="DeepGEMM: align")

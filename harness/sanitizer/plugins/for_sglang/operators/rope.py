@@ -7,33 +7,22 @@ from dataclasses import dataclass
 import torch
 
 from harness.sanitizer.device.stand_ins import JitBuild, stand_in
-from harness.sanitizer.plugins.for_sglang.operators.kv_cache import store_rows
+from harness.sanitizer.plugins.for_sglang.formulas import find_angles, rotate_heads, store_rows
 
 _CSRC = "sglang/kernels/jit/csrc/elementwise/rope.cuh"
 
 
-def rotate_heads(
+def _rotate(
     heads: torch.Tensor,
     cos_sin: torch.Tensor,
     positions: torch.Tensor,
     is_neox: bool,
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Rotate the first `cos_sin.shape[-1]` elements of each head of [tokens, heads, size].
-
-    `dtype` is that of the arithmetic, to which products and sums are rounded.
-    """
-    width = cos_sin.shape[-1]
-    cos, sin = cos_sin[positions.long()].to(dtype).unsqueeze(1).chunk(2, dim=-1)
-    rotated = heads[..., :width]
-    exact = rotated.to(dtype)
-    if is_neox:
-        first, second = exact.chunk(2, dim=-1)
-    else:
-        first, second = exact[..., 0::2], exact[..., 1::2]
-    parts = (first * cos - second * sin, second * cos + first * sin)
-    result = torch.cat(parts, -1) if is_neox else torch.stack(parts, -1).flatten(-2)
-    rotated.copy_(result)
+    """Rotate the first elements of each head of [tokens, heads, size], in this arithmetic."""
+    rotated = heads[..., : cos_sin.shape[-1]]
+    angles = find_angles(cos_sin.to(dtype), positions)
+    rotated.copy_(rotate_heads(rotated.to(dtype), *angles, is_neox))
 
 
 @stand_in(
@@ -48,8 +37,8 @@ def run_rope(
     build: JitBuild,
 ) -> None:
     is_neox = build.marker[1] == "true"
-    rotate_heads(q, cos_sin, positions, is_neox)
-    rotate_heads(k, cos_sin, positions, is_neox)
+    _rotate(q, cos_sin, positions, is_neox)
+    _rotate(k, cos_sin, positions, is_neox)
 
 
 @stand_in("jit:fused_rope.run_rope_store", source=_CSRC)
@@ -86,7 +75,7 @@ def rotary_embedding(
         if heads is not None:
             view = heads if heads.dim() == 3 else heads.unflatten(-1, (-1, head_size))
             dtype = heads.dtype if heads.dtype == cos_sin.dtype else torch.float32
-            rotate_heads(view, cos_sin, positions.flatten(), is_neox, dtype)
+            _rotate(view, cos_sin, positions.flatten(), is_neox, dtype)
 
 
 @dataclass(frozen=True)
@@ -127,7 +116,7 @@ def apply_rope_pos_ids_cos_sin_cache(
     """Rotate into `q_rope` and `k_rope`, and store the keys and values if buffers are given."""
     for source, target in ((q, q_rope), (k, k_rope)):
         target.copy_(source)
-        rotate_heads(target, cos_sin, positions, not interleave)
+        _rotate(target, cos_sin, positions, not interleave)
     if k_buffer is not None and v_buffer is not None and v is not None and slots is not None:
         store_rows(k_rope, k_buffer, slots)
         store_rows(v, v_buffer, slots)

@@ -1,0 +1,127 @@
+"""A worker that dies, hangs or leaves without a word costs what it ran alone, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from calling import wait_until
+from toy_kind import ToyPool
+
+from harness.core.errors import NotReadyError
+from harness.workers import engine as engine_module
+from harness.workers.engine import Engine
+
+PASSING = [f"pass {number}" for number in range(6)]
+
+
+def run(pool: ToyPool, jobs: int = 3) -> None:
+    engine = Engine([pool], jobs)
+    try:
+        engine.run()
+    finally:
+        engine.end()
+
+
+def test_of_the_items_of_a_dead_worker_the_one_that_ends_another_is_blamed(tmp_path: Path) -> None:
+    gate = tmp_path / "never"
+    pool = ToyPool(tmp_path, f"await {gate}", "kill", *PASSING, jobs=3)
+    gate.touch()
+    run(pool)
+    assert sorted(pool.results) == sorted([f"await {gate}", *PASSING])
+    assert {item: end.words for item, end in pool.lost.items()} == {"kill": "SIGKILL"}
+    assert [beside for item, beside in pool.begun if item == "kill"][1:] == [0]
+    assert pool.lost_workers == ["SIGKILL"] * 2
+    assert pool.started_workers == 3
+
+
+def test_an_item_that_ends_its_worker_once_has_a_result_and_says_so(tmp_path: Path) -> None:
+    once = f"kill-once {tmp_path / 'killed'}"
+    pool = ToyPool(tmp_path, *PASSING[:3], once, *PASSING[3:])
+    run(pool)
+    assert not pool.lost
+    assert len(pool.results) == 7
+    assert pool.first_losses[once] == "it ended its worker (SIGKILL)"
+    assert pool.begun[-1] == (once, 0) or len(set(pool.begun)) > 7  # after all others
+
+
+def test_a_worker_that_leaves_without_a_word_is_no_end_of_the_run(tmp_path: Path) -> None:
+    pool = ToyPool(tmp_path, "leave", *PASSING, forks=False, jobs=1)
+    run(pool, jobs=1)
+    assert pool.lost["leave"].words == "exit code 0"
+    assert len(pool.results) == len(PASSING)
+
+
+def test_a_worker_that_hangs_is_ended_at_its_items_limit(tmp_path: Path) -> None:
+    pool = ToyPool(tmp_path, "hang", *PASSING, forks=False, jobs=2, limit=1.0)
+    run(pool, jobs=2)
+    assert pool.lost["hang"].is_overdue
+    assert pool.lost["hang"].words == "SIGABRT"  # so that faulthandler writes its stacks
+    assert len(pool.results) == len(PASSING)
+
+
+def test_a_worker_whose_answer_does_not_come_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that forks ends its forks itself, so its own answer is late only if it hangs."""
+    pool = ToyPool(tmp_path, "hang", "pass 1", limit=0.5)
+    monkeypatch.setattr(engine_module, "_MESSAGE_SLACK", 0.5)
+    run(pool)
+    assert pool.lost["hang"].is_overdue
+    assert set(pool.results) == {"pass 1"}
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        ("dies", r"the worker ended before it could begin \(SIGKILL\):\nno such module"),
+        ("hangs", r"the worker did not start in time \(SIGABRT\)"),
+    ],
+)
+def test_a_worker_that_does_not_start_ends_the_run_with_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str, words: str
+) -> None:
+    monkeypatch.setattr(engine_module, "START_TIMEOUT", 1.0)
+    with pytest.raises(NotReadyError, match=words):
+        run(ToyPool(tmp_path, *PASSING, start=start))
+
+
+def test_a_release_that_gives_up_leaves_the_others(tmp_path: Path) -> None:
+    class RedPool(ToyPool):
+        def give_up(self, problem: str, log: str = "", is_usage_error: bool = False) -> None:
+            self.is_given_up, self.problem = True, problem
+
+        problem = ""
+
+    red, green = RedPool(tmp_path, *PASSING, start="dies", name="a"), ToyPool(tmp_path, *PASSING)
+    engine = Engine([red, green], 2)
+    engine.run()
+    engine.end()
+    assert "ended before it could begin" in red.problem
+    assert len(green.results) == len(PASSING)
+
+
+def test_a_worker_that_was_killed_while_idle_is_replaced(tmp_path: Path) -> None:
+    pool = ToyPool(tmp_path)
+    engine = Engine([pool], 1)
+    engine.run()
+    os.kill(pool.workers[0].process.pid, signal.SIGKILL)
+    wait_until(lambda: pool.workers[0].process.poll() is not None)
+    pool.waiting.append("pass 1")
+    pool.has_ended = False
+    engine.run()
+    engine.end()
+    assert set(pool.results) == {"pass 1"}
+    assert pool.lost_workers == ["SIGKILL"]
+
+
+def test_workers_that_end_while_idle_twice_in_a_row_end_the_run(tmp_path: Path) -> None:
+    class Idle(ToyPool):
+        def find_free_worker(self) -> None: ...  # it gives them nothing
+
+    pool = Idle(tmp_path, "pass 1", start="ends when idle")
+    with pytest.raises(NotReadyError, match="ended while it had nothing to do"):
+        run(pool)
+    assert pool.started_workers == 2

@@ -1,0 +1,53 @@
+"""A worker of the toy kind: each line is a serial and a word, which a fork of it carries out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+
+def serve(read: int, write: int) -> None:
+    start, forks = os.environ["TOY_START"], os.environ["TOY_FORKS"]
+    if start == "dies":
+        print("no such module")
+        os.kill(os.getpid(), signal.SIGKILL)
+    if start == "hangs":
+        time.sleep(600)
+    os.write(write, b"ready\n")
+    if start == "ends when idle":
+        return
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in os.fdopen(read, "r"):
+        serial, _, word = line.strip().partition(" ")
+        worker = os.getpid()
+        if forks and os.fork():
+            continue
+        if outcome := act(*word.split(), worker=worker):
+            os.write(write, f"{serial} {outcome}\n".encode())
+        if forks:
+            os._exit(0)
+
+
+def act(verb: str, file: str = "", *rest: str, worker: int) -> str:
+    if verb == "kill" or (verb == "kill-once" and not Path(file).exists()):
+        if file:
+            Path(file).touch()
+        os.kill(worker, signal.SIGKILL)
+        return ""
+    if verb == "leave":  # as `sys.exit()` in a library would
+        os._exit(0)
+    if verb == "hang":
+        time.sleep(600)
+    if verb == "await":
+        while not Path(file).exists():
+            time.sleep(0.01)
+    if verb == "say":
+        return "x" * int(file)
+    return f"passed {time.monotonic()}"
+
+
+if __name__ == "__main__":
+    serve(*map(int, sys.argv[1:]))
