@@ -174,7 +174,7 @@ def test_what_a_case_of_the_bench_imports_exists() -> None:
 
 def test_a_folder_of_a_layer_is_called_as_its_command() -> None:
     """A capability has one name: other folders are shared, or hold a history of nights."""
-    from harness.cli.main import COMMANDS
+    from harness.cli.commands import COMMANDS
 
     folders = [
         folder.name

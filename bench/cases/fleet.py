@@ -36,6 +36,7 @@ from harness.runs.matrix.cell_scheduler import (
 )
 from harness.runs.matrix.shards import ShardPart, merge_shards
 from harness.store.database import Store
+from harness.store.matrix.table import MatrixTable
 from harness.store.matrix.values import AttemptOutcome, CellAttempt, MatrixRun
 from reports.matrix import page as matrix_page
 
@@ -164,16 +165,16 @@ def run_shard(store: Store, plan: MatrixPlan, number: int, of: int, workers: int
         of=of,
         cells=shards.make_unrun_cells(cells),
     )
-    store.matrix.begin(run)
+    MatrixTable(store).begin(run)
     fleet = SimulatedFleet(workers, seed=number)
     place = RunLocation(run.id, Path("unused"), Path("unused"))
     rules = RetryRules(retries=1)
     running = CellScheduler(
-        cells, fleet, place, rules, lambda ended: store.matrix.save_attempts(run.id, ended)
+        cells, fleet, place, rules, lambda ended: MatrixTable(store).save_attempts(run.id, ended)
     )
     running.run()
     run.status, run.seconds = "finished", fleet.clock
-    store.matrix.save(run)
+    MatrixTable(store).save(run)
     return fleet
 
 
@@ -206,7 +207,7 @@ def measure_fleet(count: int, workers: int, shards: int, folder: Path) -> dict[s
     for number in range(1, shards + 1):
         file = folder / f"{number}.sqlite"
         here.merge(file)
-        run = here.matrix.find(f"matrix-{plan.digest}-{number}")
+        run = MatrixTable(here).find(f"matrix-{plan.digest}-{number}")
         assert run is not None
         parts.append(ShardPart(run, str(file)))
     whole = merge_shards(parts)

@@ -5,7 +5,7 @@
         SGLang=CHECKOUT/test/registered@bench/selection/sglang_registered.txt
 
 PYTHON has torch, Triton, pytest and the packages under test. Each file of tests is a process of its
-own (`-p unfix_check --unfix-device=virtual`); with `--together` several are one, and each is run
+own (`-p unfix_check --sanitize-device=virtual`); with `--together` several are one, and each is run
 alone if that leaves no record. `@LIST` names a file with the paths of those to run. Files of the
 records that `--known` names are taken from there and not run again: a run can be divided. `--again`
 names those of them that are; `--without`, functions that are kept out, with more memory than a
@@ -58,7 +58,7 @@ def run_files(
         environment.use_checkout()
         environment.add_python_path(STARTUP_FOLDER, _SELECTION, root, root / "src")
         words = ["-p", "unfix_check", "-p", "suite_selection", "-p", "no:cacheprovider", "-q"]
-        words += ["--unfix-device=virtual", f"--unfix-record={record}", "--tb=short", "-rfEs"]
+        words += ["--sanitize-device=virtual", f"--sanitize-record={record}", "--tb=short", "-rfEs"]
         words += ["--import-mode=importlib", "--continue-on-collection-errors", f"--rootdir={root}"]
         began = time.monotonic()
         process = subprocess.Popen(

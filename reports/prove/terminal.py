@@ -173,8 +173,8 @@ def format_lifetime(row: ToggleRow, *, short: bool) -> Text:
     """Format the first and the last release on which running showed the bug."""
     lifetime = row.lifetime
     if lifetime.first_buggy and short:
-        ends = map(shorten_release, (lifetime.first_buggy, lifetime.last_buggy))
-        return to_plain_text("-".join(dict.fromkeys(ends)))
+        release_names = map(shorten_release, (lifetime.first_buggy, lifetime.last_buggy))
+        return to_plain_text("-".join(dict.fromkeys(release_names)))
     text = to_plain_text(lifetime.span)
     if not lifetime.first_buggy:
         text = Text("none" if lifetime.was_observed else "", style="dim")
