@@ -1,6 +1,6 @@
 """What each of the four back ends looks for, and where it knows less than the others.
 
-The table of docs/check.md is made from this one (`format_table`), and the planted faults of
+The table of docs/check.md is made from this one (`list_rows`), and the planted faults of
 tests/sanitizer/planted hold every back end to it: a kind that a target has is reported, with the
 same words from each, and a kind that it lacks is not.
 """
@@ -102,8 +102,6 @@ def list_kinds(target: Target) -> frozenset[ViolationKind]:
     return frozenset(kind for row in looked_for for kind in row.kinds)
 
 
-def format_table() -> str:
-    """Write the table in Markdown."""
-    heads = ("what is found", *(target.value for target in Target))
-    rows = [heads, ("---",) * len(heads), *((row.name, *row.words) for row in _ROWS)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+def list_rows() -> list[tuple[str, ...]]:
+    """Return the rows of the table: what is found, and how by each target."""
+    return [(row.name, *row.words) for row in _ROWS]
