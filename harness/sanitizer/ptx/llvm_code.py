@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from harness.sanitizer.llvm.number_formats import FLOAT_SUFFIXES
 from harness.sanitizer.llvm.text import LlvmFunction
 from harness.sanitizer.ptx.abi import (
     REGION_ROW,
@@ -14,8 +15,6 @@ from harness.sanitizer.ptx.abi import (
 )
 from harness.sanitizer.violations.kinds import ViolationKind
 
-_FLOAT_SUFFIXES = {"half": "f16", "float": "f32", "double": "f64"}
-
 
 class PtxFunction(LlvmFunction):
     # Expressions
@@ -23,7 +22,7 @@ class PtxFunction(LlvmFunction):
     def call_intrinsic(self, name: str, kind: str, *operands: int | str) -> str:
         """Call LLVM's function of this name on operands of one type, the result's as well."""
         listed = ", ".join(f"{kind} {operand}" for operand in operands)
-        return self.let(f"call {kind} @llvm.{name}.{_FLOAT_SUFFIXES.get(kind, kind)}({listed})")
+        return self.let(f"call {kind} @llvm.{name}.{FLOAT_SUFFIXES.get(kind, kind)}({listed})")
 
     def join_conditions(self, *conditions: str) -> str:
         """Return whether all conditions hold."""

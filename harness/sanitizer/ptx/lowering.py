@@ -8,7 +8,6 @@ from harness.sanitizer.ir.flow import list_branch_targets
 from harness.sanitizer.ir.graph import FileLine, IRBlock, IROperation, IRValue, KernelGraph
 from harness.sanitizer.llvm.number_formats import select_called_helpers
 from harness.sanitizer.ptx.abi import ContextField, FrameField
-from harness.sanitizer.ptx.float_helpers import select_helpers
 from harness.sanitizer.ptx.float_ops import emit_float
 from harness.sanitizer.ptx.flow import (
     find_live_after,
@@ -110,7 +109,7 @@ class PtxLowering:
         text += build_matrix_helpers(text)
         global_sizes, shared_sizes = self._collect_access_sizes()
         return LoweredPtx(
-            text + select_helpers(text) + select_called_helpers(text) + declare_externals(text),
+            text + select_called_helpers(text) + declare_externals(text),
             tuple(code.sites),
             self._variables,
             code.frame_fields * 8,
