@@ -24,31 +24,11 @@ class PtxFunction(LlvmFunction):
         listed = ", ".join(f"{kind} {operand}" for operand in operands)
         return self.let(f"call {kind} @llvm.{name}.{FLOAT_SUFFIXES.get(kind, kind)}({listed})")
 
-    def join_conditions(self, *conditions: str) -> str:
-        """Return whether all conditions hold."""
-        first, *rest = conditions
-        for other in rest:
-            first = self.let(f"and i1 {first}, {other}")
-        return first
-
-    def is_equal(self, left: str, right: str | int) -> str:
-        return self.let(f"icmp eq i64 {left}, {right}")
-
-    def is_nonzero(self, value: str) -> str:
-        return self.let(f"icmp ne i64 {value}, 0")
-
     def extract_bits(self, value: str, first: int | str, mask: int, kind: str = "i64") -> str:
         """Return the bits of an integer from the first one on, as many as the mask has."""
         return self.let(f"and {kind} {self.let(f'lshr {kind} {value}, {first}')}, {mask}")
 
     # Memory
-
-    def copy_bytes(self, target: str, source: str, size: int | str) -> None:
-        operands = f"ptr {target}, ptr {source}, i64 {size}, i1 false"
-        self.emit(f"call void @llvm.memcpy.p0.p0.i64({operands})")
-
-    def fill_bytes(self, target: str, byte: int, size: int | str) -> None:
-        self.emit(f"call void @llvm.memset.p0.i64(ptr {target}, i8 {byte}, i64 {size}, i1 false)")
 
     def get_context(self, field: ContextField) -> str:
         return self.load_field("%context", field)
