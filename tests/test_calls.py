@@ -11,7 +11,8 @@ from fixture_types import Output, Patch
 
 from harness.cli import options
 from harness.cli.command_parser import CommandParser
-from harness.cli.main import COMMANDS, build_parser, main
+from harness.cli.commands import COMMANDS
+from harness.cli.main import build_parser, main
 from harness.core.errors import CommandLineError
 
 HANDS_ALL_TO_PYTEST = "test"
