@@ -28,7 +28,7 @@ class SglangCheckout:
         )
         return done.stdout.strip()
 
-    def commit(self, files: dict[str, str | None]) -> str:
+    def commit(self, files: dict[str, str | None], message: str = "a change") -> str:
         for name, content in files.items():
             path = self.folder / self.root / "sglang" / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,5 +37,5 @@ class SglangCheckout:
             else:
                 path.write_text(content)
         self.git("add", "-A")
-        self.git("commit", "-q", "-m", "a change")
+        self.git("commit", "-q", "-m", message)
         return self.git("rev-parse", "HEAD")

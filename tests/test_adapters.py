@@ -1,7 +1,7 @@
-"""The private parts of Hypothesis and pytest that the adapters use, each on a real test.
+"""Adapters over private parts of Hypothesis and pytest, where no run of guards shows them.
 
-An upgrade that moves one of them fails here: the name of the test is that of the function of
-`guards/hypothesis_adapter.py` or `guards/pytest_adapter.py` which no longer does its work.
+An upgrade that moves a part fails here or in a guard's run; the name of a test is that of the
+function of `guards/hypothesis_adapter.py` or `guards/pytest_adapter.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.control import current_build_context
-from hypothesis.errors import DidNotReproduce
 
 from harness.core import preparation
 from harness.guards import hypothesis_adapter, profiles, pytest_adapter
@@ -54,33 +53,6 @@ def test_extract_blob_and_pin_example() -> None:
     assert set(drawn) == {700}
 
 
-@pytest.mark.parametrize("before", [{}, {"_hypothesis_internal_use_reproduce_failure": None}])
-def test_after_pin_example_a_test_is_as_before(before: dict[str, object]) -> None:
-    def test() -> None: ...
-
-    vars(test).update(before)
-    with hypothesis_adapter.pin_example(test, "AAEA"):
-        assert vars(test) != before
-    assert vars(test) == before
-
-
-def test_phrases_of_an_example_that_shows_nothing() -> None:
-    blob = find_blob(make_test(limit=700)[0])
-
-    @given(words=st.lists(st.text(min_size=1), min_size=2))
-    def check_other_data(words: list[str]) -> None: ...
-
-    for check, phrase in (
-        (make_test()[0], hypothesis_adapter.PASSED_PHRASE),
-        (check_other_data, hypothesis_adapter.SHAPE_MISMATCH_PHRASE),
-    ):
-        with (
-            hypothesis_adapter.pin_example(check, blob),
-            pytest.raises(DidNotReproduce, match=phrase),
-        ):
-            check()
-
-
 def test_set_global_seed() -> None:
     before = hypothesis_adapter.get_global_seed()
     runs = []
@@ -96,13 +68,14 @@ def test_set_global_seed() -> None:
     assert runs[0] == runs[1] != runs[2]
 
 
-def test_override_settings() -> None:
-    check, drawn = make_test()
-    with hypothesis_adapter.override_settings(check, lambda own: settings(own, max_examples=3)):
-        check()
-    assert len(drawn) == 3
-    check()
-    assert len(drawn) == 3 + 20
+@pytest.mark.parametrize("before", [{}, {"_hypothesis_internal_use_reproduce_failure": None}])
+def test_after_pin_example_a_test_is_as_before(before: dict[str, object]) -> None:
+    def test() -> None: ...
+
+    vars(test).update(before)
+    with hypothesis_adapter.pin_example(test, "AAEA"):
+        assert vars(test) != before
+    assert vars(test) == before
 
 
 def test_wrap_inner_test() -> None:
@@ -123,27 +96,6 @@ def test_wrap_inner_test() -> None:
     assert len(calls) == 20
     with hypothesis_adapter.wrap_inner_test(find_blob, make_wrapper):
         assert not hypothesis_adapter.draws_examples(find_blob)
-
-
-def test_prepare_search(tmp_path: Path) -> None:
-    runs: list[list[int]] = []
-    for seed in (1, 1, 2):
-        check, drawn = make_test(limit=700)
-        folder = tmp_path / str(len(runs))
-        database = hypothesis_adapter.ExampleFolder(folder)
-        hypothesis_adapter.prepare_search(
-            check,
-            lambda own, database=database: settings(own, database=database),  # type: ignore[misc]
-            seed,
-            "key",
-        )
-        with pytest.raises(AssertionError):
-            check()
-        runs.append(drawn)
-        values = list(database.fetch(b"key"))
-        assert values
-        assert all(Path(database.locate(b"key", value)).is_file() for value in values)
-    assert runs[0] == runs[1] != runs[2]
 
 
 def test_encode_and_measure_current_example() -> None:
@@ -219,23 +171,6 @@ def test_a_profile_leaves_preparation_out_of_deadlines(monkeypatch: pytest.Monke
         profiles.load_profile("smoke")
     settings.load_profile(usual)
     assert list(preparation.LISTENERS) == [hypothesis_adapter.leave_out_of_deadline]
-
-
-def test_replace_runner() -> None:
-    counts = []
-
-    class Runner(hypothesis_adapter.ConjectureRunner):
-        def test_function(self, data: Any) -> None:
-            counts.append(1)
-            super().test_function(data)
-
-    check, drawn = make_test()
-    with hypothesis_adapter.replace_runner(Runner):
-        check()
-    assert len(counts) >= len(drawn) == 20
-    counts.clear()
-    check()
-    assert not counts
 
 
 def test_limit_shrinking() -> None:

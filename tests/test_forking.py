@@ -4,34 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 import signal
 
 from fixture_types import Output
 
 from harness.core import preloading, process_exit
 from harness.core.child_process import call_in_fork, fork_process
-
-
-def count_page_faults(depth: int, calls: int) -> int:
-    """Return this process's page faults while it calls a function repeatedly at this depth."""
-    if depth:
-        return count_page_faults(depth - 1, calls)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(calls):
-        count_page_faults(0, 0)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-
-def test_no_depth_is_the_one_at_which_each_call_maps_memory_anew() -> None:
-    """With a small stack some depths do: each call there costs as much as a hundred others."""
-    calls = 500
-    count_page_faults(0, calls)
-    assert max(count_page_faults(depth, calls) for depth in range(200)) >= calls
-    pages = preloading.with_large_stack(
-        lambda: [count_page_faults(depth, calls) for depth in range(200)]
-    )
-    assert max(pages) < calls
 
 
 def spin_forever() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,13 +44,19 @@ def make_manifest(left_out: tuple[str, ...] = ()) -> PackManifest:
     return PackManifest("a made-up server", PYTHON, platform.machine(), True, left_out, ())
 
 
-def make_pack(folder: Path) -> PackManifest:
-    """Lay out four wheels, one of which is larger than two parts."""
-    source = folder.parent / "fetched"
+@pytest.fixture
+def pack(tmp_path: Path) -> Path:
+    """The folder of a pack of four wheels, one of which is larger than two parts."""
+    source, folder = tmp_path / "fetched", tmp_path / "pack"
     for name, size in {"unfix_small": 100, "unfix_middle": 25_000, "unfix_other": 20_000}.items():
         make_wheel(source, name, size)
     make_wheel(source, "unfix_large", 90_000, "unfix-small")
-    return wheel_parts.write_parts(source, folder, PART, make_manifest())
+    wheel_parts.write_parts(source, folder, PART, make_manifest())
+    return folder
+
+
+def read_manifest(pack: Path) -> dict[str, Any]:
+    return dict(json.loads((pack / "manifest.json").read_text()))
 
 
 def install_pack(pack: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -65,25 +72,25 @@ def list_files(folder: Path) -> dict[str, int]:
     }
 
 
-def test_no_part_exceeds_its_size_and_none_could_be_spared(tmp_path: Path) -> None:
-    pack = tmp_path / "pack"
-    manifest = make_pack(pack)
+def test_no_part_exceeds_its_size_and_none_could_be_spared(pack: Path, tmp_path: Path) -> None:
+    manifest = read_manifest(pack)
     sizes: dict[str, int] = {}
     for name, size in list_files(pack).items():
         if "/" in name:
             sizes[name.split("/")[0]] = sizes.get(name.split("/")[0], 0) + size
     assert all(size <= PART for size in sizes.values())
     assert sorted(sizes) == ["1", "2", "3", "4"]
-    assert sum(sizes.values()) == sum(wheel.size for wheel in manifest.wheels)
-    pieces = {wheel.name.split("-")[0]: len(wheel.pieces) for wheel in manifest.wheels}
+    assert sum(sizes.values()) == sum(wheel["size"] for wheel in manifest["wheels"])
+    pieces = {one["name"].split("-")[0]: len(one["pieces"]) for one in manifest["wheels"]}
     assert pieces == {"unfix_large": 3, "unfix_middle": 1, "unfix_other": 1, "unfix_small": 1}
     assert not list((tmp_path / "fetched").iterdir())
 
 
 @pytest.mark.parametrize("is_flat", [False, True])
-def test_the_parts_are_joined_as_they_are_or_in_one_folder(tmp_path: Path, is_flat: bool) -> None:
-    pack = tmp_path / "pack"
-    manifest = make_pack(pack)
+def test_the_parts_are_joined_as_they_are_or_in_one_folder(
+    pack: Path, tmp_path: Path, is_flat: bool
+) -> None:
+    manifest = read_manifest(pack)
     if is_flat:
         for part in [path for path in pack.iterdir() if path.is_dir()]:
             for file in part.iterdir():
@@ -95,12 +102,10 @@ def test_the_parts_are_joined_as_they_are_or_in_one_folder(tmp_path: Path, is_fl
         f"export UNFIX_WHEELS={tmp_path / 'wheels'}",
     )
     joined = {one.name: pack_installer.compute_digest(one) for one in tmp_path.glob("wheels/*")}
-    assert joined == {wheel.name: wheel.sha256 for wheel in manifest.wheels}
+    assert joined == {wheel["name"]: wheel["sha256"] for wheel in manifest["wheels"]}
 
 
-def test_a_missing_piece_is_named_and_nothing_is_installed(tmp_path: Path) -> None:
-    pack = tmp_path / "pack"
-    make_pack(pack)
+def test_a_missing_piece_is_named_and_nothing_is_installed(pack: Path, tmp_path: Path) -> None:
     piece = next(pack.glob("*/unfix_large-*.piece002"))
     piece.unlink()
     for word in ("--join", "--target"):
@@ -110,9 +115,7 @@ def test_a_missing_piece_is_named_and_nothing_is_installed(tmp_path: Path) -> No
         assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_part_is_named_once(tmp_path: Path) -> None:
-    pack = tmp_path / "pack"
-    make_pack(pack)
+def test_a_missing_part_is_named_once(pack: Path, tmp_path: Path) -> None:
     absent = next(pack.glob("*/unfix_middle-*")).parent
     count = len(list(absent.iterdir()))
     shutil.rmtree(absent)
@@ -121,9 +124,7 @@ def test_a_missing_part_is_named_once(tmp_path: Path) -> None:
     assert (done.returncode, sentence in done.stderr) == (3, True), done.stderr
 
 
-def test_a_damaged_or_a_short_piece_is_named(tmp_path: Path) -> None:
-    pack = tmp_path / "pack"
-    make_pack(pack)
+def test_a_damaged_or_a_short_piece_is_named(pack: Path, tmp_path: Path) -> None:
     damaged = next(pack.glob("*/unfix_large-*.piece001"))
     short = next(pack.glob("*/unfix_middle-*"))
     damaged.write_bytes(b"x" + damaged.read_bytes()[1:])
@@ -134,10 +135,8 @@ def test_a_damaged_or_a_short_piece_is_named(tmp_path: Path) -> None:
     assert f"{short.name} has {short.stat().st_size} bytes of" in done.stderr
 
 
-def test_whole_pieces_that_join_to_another_wheel_are_refused(tmp_path: Path) -> None:
-    pack = tmp_path / "pack"
-    make_pack(pack)
-    manifest = json.loads((pack / "manifest.json").read_text())
+def test_whole_pieces_that_join_to_another_wheel_are_refused(pack: Path, tmp_path: Path) -> None:
+    manifest = read_manifest(pack)
     large = next(one for one in manifest["wheels"] if one["name"].startswith("unfix_large"))
     large["pieces"].reverse()
     (pack / "manifest.json").write_text(json.dumps(manifest))
@@ -146,9 +145,10 @@ def test_whole_pieces_that_join_to_another_wheel_are_refused(tmp_path: Path) -> 
     assert not [one for one in tmp_path.glob("out/*") if "large" in one.name]
 
 
-def test_a_target_folder_has_the_packages_and_the_folders_of_path_files(tmp_path: Path) -> None:
-    pack, site = tmp_path / "pack", tmp_path / "site"
-    make_pack(pack)
+def test_a_target_folder_has_the_packages_and_the_folders_of_path_files(
+    pack: Path, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
     for name in ("inner", "other"):
         site.joinpath(name).mkdir(parents=True)
     (site / "some.pth").write_text("# a comment\ninner\nabsent\n")
@@ -172,10 +172,8 @@ def test_a_package_that_is_absent_is_named_after_the_installation(tmp_path: Path
     assert "left out of this pack: unfix-small" in done.stderr
 
 
-def test_another_python_and_a_pack_of_releases_are_refused(tmp_path: Path) -> None:
-    pack = tmp_path / "pack"
-    make_pack(pack)
-    manifest = json.loads((pack / "manifest.json").read_text())
+def test_another_python_and_a_pack_of_releases_are_refused(pack: Path, tmp_path: Path) -> None:
+    manifest = read_manifest(pack)
     for change, message in (
         ({"python": "3.1"}, "these wheels are for Python 3.1, this is"),
         ({"machine": "vax"}, "these wheels are for vax"),
@@ -188,22 +186,24 @@ def test_another_python_and_a_pack_of_releases_are_refused(tmp_path: Path) -> No
     assert "manifest.json is missing" in install_pack(pack, "--join", str(tmp_path / "out")).stderr
 
 
-def test_another_size_lays_the_parts_out_anew_and_fetches_nothing(tmp_path: Path) -> None:
-    pack, again = tmp_path / "pack", tmp_path / "again"
+def test_another_size_lays_the_parts_out_anew_and_fetches_nothing(
+    pack: Path, tmp_path: Path
+) -> None:
+    again, first = tmp_path / "again", read_manifest(pack)
     again.mkdir()
-    first = make_pack(pack)
     (pack / "1" / "note").write_text("of the user")
     wheel_parts.restore_wheels(pack, again)
     second = wheel_parts.write_parts(again, pack, 4 * PART, make_manifest())
-    assert [wheel.sha256 for wheel in first.wheels] == [wheel.sha256 for wheel in second.wheels]
+    assert [wheel["sha256"] for wheel in first["wheels"]] == [
+        wheel.sha256 for wheel in second.wheels
+    ]
     wheels = {f"1/{wheel.name}" for wheel in second.wheels}
     assert set(list_files(pack)) == wheels | {"1/note", "install.py", "manifest.json"}
 
 
-def test_a_wheel_with_a_damaged_piece_is_not_restored(tmp_path: Path) -> None:
-    pack, again = tmp_path / "pack", tmp_path / "again"
+def test_a_wheel_with_a_damaged_piece_is_not_restored(pack: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again"
     again.mkdir()
-    make_pack(pack)
     next(pack.glob("*/unfix_large-*.piece003")).unlink()
     next(pack.glob("*/unfix_other-*")).write_bytes(b"")
     wheel_parts.restore_wheels(pack, again)

@@ -300,12 +300,16 @@ exit 1
 """
 FAKE_GH = """#!/usr/bin/env bash
 echo "$@" >> calls
-if [ "$2" = --paginate ]; then echo 17; fi
+if [ "$2" = --paginate ]; then echo {}; fi
 """
 
 
-def test_a_comment_that_is_there_is_edited(tmp_path: Path) -> None:
-    (tmp_path / "gh").write_text(FAKE_GH)
+@pytest.mark.parametrize(
+    ("listed", "call"),
+    [("17", "PATCH repos/o/r/issues/comments/17"), ("", "POST repos/o/r/issues/5/comments")],
+)
+def test_a_comment_is_edited_if_it_is_there(tmp_path: Path, listed: str, call: str) -> None:
+    (tmp_path / "gh").write_text(FAKE_GH.format(listed))
     (tmp_path / "gh").chmod(0o755)
     (script,) = [one["run"] for one in steps_of(COMMENT) if "gh api" in one.get("run", "")]
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "GH_REPO": "o/r", "NUMBER": "5"}
@@ -314,7 +318,7 @@ def test_a_comment_that_is_there_is_edited(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     last = (tmp_path / "calls").read_text().splitlines()[-1]
-    assert "PATCH repos/o/r/issues/comments/17" in last
+    assert f"{call} " in last
     assert "body=@unfix-review/review.md" in last
     assert markdown.MARKER in script
 

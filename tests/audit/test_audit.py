@@ -73,6 +73,35 @@ def test_the_least_is_that_of_any_program(small: ReleaseAudit) -> None:
     assert found.trials[1].program == (1, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("insists", 2**31 // ROW + 1),  # static asserts on a string, a number and unrolled loops
+        ("behind_its_scales", 2**31 // ROW + 1),  # Triton refuses the first guess: a float
+        ("by_its_bits", 2**31 // ROW + 1),  # and bfloat16 for 8-bit numbers
+        ("in_steps", 2**31 // ROW + 1),  # a loop that is unrolled in steps
+        ("under_match", 2**31 // ROW + 1),  # a kernel inside a `match` statement
+        ("by_another_module", 2**31 // 4096 + 1),  # a constant from another module
+        ("beside_a_long_loop", 2**31 // ROW + 1),  # an endless loop is sliced away
+        ("of_its_own_kinds", 2**31 // ROW + 1),  # flags and pointers in memory keep their types
+        ("where_flagged", 2**31 // ROW + 1),  # a branch on memory
+        ("ends_at_a_count", 2**31 // ROW + 2),  # the program before the last one is run
+        ("masked_by_what_wraps", None),  # a negative offset is below the mask's end, too
+        ("carried", None),  # a number that a loop carries
+        ("with_assembly", None),  # inline assembly of a GPU is sliced away
+        ("turns_that_are_a_stride", None),  # a number of iterations that is also a stride
+    ],
+)
+def test_an_overflow_is_confirmed_at_the_smallest_value(
+    small: ReleaseAudit, name: str, value: int | None
+) -> None:
+    found = get_only_finding(small, name)
+    assert found.confirmed == "confirmed"
+    assert value in (None, found.value)
+    if name in ("masked_by_what_wraps", "carried"):
+        assert abs(found.threshold - 2**31 // ROW) <= 2
+
+
 def test_each_line_is_run_as_if_no_other_wrapped(small: ReleaseAudit) -> None:
     first, second = sorted(get_kernel(small, "two_lines").findings, key=lambda one: one.line)
     assert (first.threshold, second.threshold) == (2**31 // ROW + 1, 2**31 // 512 + 1)

@@ -29,6 +29,7 @@ from harness.runs.audit.release_audit import ReleaseAudit
 from harness.store.rehearse.values import (
     INT32_LIMIT,
     FindingRank,
+    RehearsalFinding,
     RehearsalRun,
 )
 from reports.audit import sarif, terminal, view
@@ -43,28 +44,56 @@ def earlier(tmp_path: Path) -> Path:
     return file
 
 
+def reach(line: int, kernel: str = "m:walk") -> RehearsalFinding:
+    return make_finding(REACHED, FindingRank.REACHABLE, line=line, kernel=kernel)
+
+
+BOTH = RUN.deployments[0].findings
+NEAR_BEFORE = make_finding(REACHED, FindingRank.NEAR, extent=INT32_LIMIT // 2)
+FUSED = make_finding("x", FindingRank.REACHABLE, line=4, kernel="srt.moe.experts:fused")
+COPIED = reach(4, "copy:walk")
+
+
+# What the later release reaches, what the earlier one reached, if it was rehearsed, the targets of
+# the audit, whether the kernels changed, and the headline.
+@pytest.mark.parametrize(
+    ("later", "earlier", "targets", "changed", "headline"),
+    [
+        (BOTH, [reach(40)], (), True, ["m:walk 5"]),
+        (BOTH, [NEAR_BEFORE], (), True, ["m:walk 4", "m:walk 5"]),
+        (BOTH, BOTH, (), True, []),
+        # Without the earlier rehearsal, kernels that changed count.
+        (BOTH, None, (), True, ["m:walk 4", "m:walk 5"]),
+        (BOTH, None, (), False, []),
+        # Only kernels of the targets count.
+        ([FUSED, *BOTH], [], (), True, ["m:walk 4", "m:walk 5", "srt.moe.experts:fused 4"]),
+        ([FUSED, *BOTH], [], ("walk",), True, ["m:walk 4", "m:walk 5"]),
+        ([FUSED, *BOTH], [], ("moe",), True, ["srt.moe.experts:fused 4"]),
+        ([FUSED, *BOTH], [], ("dsv4",), True, []),
+        # An equal line of another module or another place is new, and one that moved is not.
+        ([reach(4), COPIED], [reach(4)], (), False, ["copy:walk 4"]),
+        ([COPIED], [reach(4)], (), False, []),
+        ([reach(4), reach(14)], [reach(4)], (), False, ["m:walk 14", "m:walk 4"]),
+        ([reach(4), reach(14)], [reach(4), reach(14)], (), False, []),
+        ([reach(4)], [reach(4), reach(14)], (), False, []),
+    ],
+)
 def test_a_difference_counts_what_the_earlier_release_did_not_reach(
-    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]
+    audit: ReleaseAudit,
+    stored_runs: dict[str, RehearsalRun],
+    later: list[RehearsalFinding],
+    earlier: list[RehearsalFinding] | None,
+    targets: tuple[str, ...],
+    changed: bool,
+    headline: list[str],
 ) -> None:
-    stored_runs["0.5.23"] = RUN
-    stored_runs["0.5.18"] = make_run(make_finding(REACHED, FindingRank.REACHABLE, line=40))
-    assert list_headline(ranking.rank_difference(audit, "0.5.23", "0.5.18")) == [("near", 5)]
-    stored_runs["0.5.18"] = make_run(
-        make_finding(REACHED, FindingRank.NEAR, extent=INT32_LIMIT // 2)
-    )
-    new = ranking.rank_difference(audit, "0.5.23", "0.5.18")
-    assert list_headline(new) == [("reachable", 4), ("near", 5)]
-    stored_runs["0.5.18"] = RUN
-    assert not ranking.rank_difference(audit, "0.5.23", "0.5.18").is_red
-
-
-def test_without_the_earlier_rehearsal_a_difference_counts_kernels_that_changed(
-    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]
-) -> None:
-    stored_runs["0.5.23"] = RUN
-    assert len(ranking.rank_difference(audit, "0.5.23", "0.5.18").headline) == 2
-    unchanged = replace(audit, kernels=())
-    assert not ranking.rank_difference(unchanged, "0.5.23", "0.5.18").is_red
+    stored_runs["0.5.23"] = make_run(*later)
+    if earlier is not None:
+        stored_runs["0.5.18"] = make_run(*earlier)
+    audited = audit if changed else replace(audit, kernels=())
+    ranked = ranking.rank_difference(audited, "0.5.23", "0.5.18", targets)
+    assert sorted(f"{one.module}:{one.kernel} {one.line}" for one in ranked.headline) == headline
+    assert ranked.is_red is bool(headline)
 
 
 def test_without_the_earlier_rehearsal_an_old_line_of_a_changed_kernel_does_not_count(
@@ -202,41 +231,6 @@ def test_a_line_that_the_earlier_tree_has_less_often_is_new(
     unchanged = replace(audit, kernels=(audit.kernels[0].drop_findings(ALL_KEYS),))
     new = ranking.rank_new_sources(unchanged, tmp_path / "before")
     assert list_headline(new) == [("near", 5)]
-
-
-def test_a_difference_of_releases_has_the_kernels_of_the_targets_alone(
-    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]
-) -> None:
-    other = make_finding("x", FindingRank.REACHABLE, line=4, kernel="srt.moe.experts:fused")
-    stored_runs["0.5.23"] = make_run(other, *RUN.deployments[0].findings)
-    stored_runs["0.5.18"] = make_run()
-
-    def rank(*targets: str) -> list[str]:
-        ranked = ranking.rank_difference(audit, "0.5.23", "0.5.18", targets)
-        return [one.kernel for one in ranked.headline]
-
-    assert sorted(rank()) == ["fused", "walk", "walk"]
-    assert rank("walk") == ["walk", "walk"]
-    assert rank("moe") == ["fused"]
-    assert rank("dsv4") == []
-
-
-def test_an_equal_line_of_another_module_or_another_place_is_new(
-    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]
-) -> None:
-    def rank(later: RehearsalRun, earlier: RehearsalRun) -> list[tuple[str, int]]:
-        stored_runs.update({"0.5.23": later, "0.5.18": earlier})
-        ranked = ranking.rank_difference(replace(audit, kernels=()), "0.5.23", "0.5.18")
-        return [(one.module, one.line) for one in ranked.headline]
-
-    one = make_finding(REACHED, FindingRank.REACHABLE, line=4)
-    second = make_finding(REACHED, FindingRank.REACHABLE, line=14)
-    copied = make_finding(REACHED, FindingRank.REACHABLE, line=4, kernel="copy:walk")
-    assert rank(make_run(one, copied), make_run(one)) == [("copy", 4)]
-    assert rank(make_run(copied), make_run(one)) == []  # the kernel has moved
-    assert rank(make_run(one, second), make_run(one)) == [("m", 4), ("m", 14)]
-    assert rank(make_run(one, second), make_run(one, second)) == []
-    assert rank(make_run(one), make_run(one, second)) == []
 
 
 def test_equal_lines_have_a_place_each_in_other_sources(

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from bisecting import Bisect, Log
-from calling import TOY, copy_toy_release, run_program
+from calling import TOY, copy_toy_release
+from checkouts import SglangCheckout
 
 from harness.core.errors import UnfixError
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
@@ -129,36 +130,25 @@ if list(here.rglob('__pycache__')) or (here / 'left').exists(): sys.exit(125)
 """
 
 
-class Repository:
+class Repository(SglangCheckout):
     """A checkout of the toy release, with a history."""
 
     def __init__(self, folder: Path, origin: Repository | None = None) -> None:
-        self.folder = folder
-        self.forms = folder / "python" / "sglang" / "forms.py"
-        self.commits: list[str] = []
-        if origin is not None:
+        if origin is None:
+            copy_toy_release(folder / "python" / "sglang")
+        else:
             shutil.copytree(origin.folder, folder)
-            self.commits += origin.commits
-            return
-        copy_toy_release(folder / "python" / "sglang")
-        (self.folder / "python" / "sglang" / "srt" / "__init__.py").touch()
-        self.git("init", "--quiet")
+        super().__init__(folder)
+        self.forms = folder / "python" / "sglang" / "forms.py"
+        self.commits: list[str] = [] if origin is None else [*origin.commits]
 
-    def git(self, *words: str) -> str:
-        who = ("-c", "user.name=Toy", "-c", "user.email=toy@example.org")
-        done = run_program(["git", "-C", self.folder, *who, *words], check=True)
-        return done.stdout.strip()
-
-    def commit(self, what: str, *replaced: tuple[str, str]) -> str:
+    def add_commit(self, what: str, *replaced: tuple[str, str]) -> str:
         text = self.forms.read_text()
         for old, new in replaced:
             assert old in text
             text = text.replace(old, new)
-        self.forms.write_text(text)
         (self.folder / "NOTES").write_text(what)
-        self.git("add", "--all")
-        self.git("commit", "--quiet", "--message", what)
-        self.commits.append(self.git("rev-parse", "HEAD"))
+        self.commits.append(self.commit({"forms.py": text, "srt/__init__.py": ""}, what))
         return self.commits[-1]
 
 
@@ -177,7 +167,7 @@ def written_history(tmp_path_factory: pytest.TempPathFactory) -> Repository:
             edits = [("return value - 1\n", "return value - 100\n")]
         if i == 6:
             edits = [("width = 8", "width = 80")]
-        repository.commit(f"commit {i}", *edits)
+        repository.add_commit(f"commit {i}", *edits)
     return repository
 
 
@@ -234,8 +224,8 @@ def test_a_search_leaves_the_checkout_untouched(
 
 def test_the_commit_that_mends_it(bisect: Bisect, history: Repository) -> None:
     edits = (("return value - 100\n", "return value - 1\n"), ("width = 80", "width = 8"))
-    mended = history.commit("mended", *edits)
-    history.commit("later")
+    mended = history.add_commit("mended", *edits)
+    history.add_commit("later")
     words = list_commits(bisect, history, "HEAD", history.commits[4])
     found = bisect.search(*words, kind="commits")
     assert mended.startswith(found["step"]["after"])
@@ -243,10 +233,10 @@ def test_the_commit_that_mends_it(bisect: Bisect, history: Repository) -> None:
 
 def test_commits_that_cannot_be_told_are_named(bisect: Bisect, history: Repository) -> None:
     broken = Repository(bisect.root / "other")
-    broken.commit("fine")
-    broken.commit("cannot be told", ("def plain(", "def planned("))
-    broken.commit("nor this")
-    broken.commit("bad", ("def planned(", "def plain("), ("width = 8", "width = 80"))
+    broken.add_commit("fine")
+    broken.add_commit("cannot be told", ("def plain(", "def planned("))
+    broken.add_commit("nor this")
+    broken.add_commit("bad", ("def planned(", "def plain("), ("width = 8", "width = 80"))
     words = list_commits(bisect, broken, broken.commits[0], "HEAD")
     found = bisect.search(*words, kind="commits")
     assert found["verdict"] == "cannot tell"
@@ -274,7 +264,7 @@ def test_wrong_ends_are_refused(
 
 def test_a_commit_that_failed_once_is_no_finding(bisect: Bisect, repository: Repository) -> None:
     for i in range(8):
-        repository.commit(f"commit {i}")
+        repository.add_commit(f"commit {i}")
     count = bisect.root / "count"
     script = bisect.root / "twice.py"
     script.write_text(
@@ -318,9 +308,9 @@ def test_a_known_fix_is_held_and_a_commit_that_cannot_be_read_is_no_answer(
 ) -> None:
     text = history.forms.read_bytes()
     history.forms.write_bytes(text + b"# \xff\n")
-    history.git("commit", "--quiet", "--all", "--message", "not UTF-8")
+    history.git("commit", "-q", "-am", "not UTF-8")
     history.forms.write_bytes(text)
-    last = history.commit("and back")
+    last = history.add_commit("and back")
     words = list_commits(bisect, history, history.commits[0], last, "--hold-fixed", "toy-static")
     found = bisect.search(*words, kind="commits")
     assert history.commits[6].startswith(found["step"]["after"]), found["summary"]

@@ -6,7 +6,7 @@ from harness.releases import managed_releases
 from harness.runs.mutate import operators
 from harness.runs.mutate.function_code import FunctionCode, ModuleCode
 
-EVERY = 12  # all 2100 modules take a core a minute
+EVERY = 24  # all 2100 modules take a core a minute
 ALWAYS = ("sglang.srt.managers.scheduler", "sglang.srt.managers.schedule_batch")
 
 
@@ -31,5 +31,5 @@ def test_no_operator_stumbles_over_any_code() -> None:
         source = tree.read(name)
         assert source is not None
         functions += ModuleCode(source).functions
-    assert len(functions) > 1000
+    assert len(functions) > 500
     assert [problem for function in functions if (problem := find_failure(function))] == []

@@ -113,11 +113,11 @@ THREE = """
 def test_a():
     while sizes.width(2, 3) == 7: time.sleep(0.1)
 def test_b():
-    time.sleep(0.5)
+    time.sleep(0.2)
     rows = sizes.width(2, 3)
     {}
 def test_c():
-    time.sleep(2)
+    time.sleep(1.2)
     if sizes.width(2, 3) == 7: note()
 """
 

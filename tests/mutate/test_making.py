@@ -52,7 +52,9 @@ def f(rows, limit):
     ("before", "after", "why"),
     [
         ("rows * 4", "(rows * 4)", "the same code, written in another way"),
+        ("rows * 4", "rows * (3 + 1)", "the same bytecode"),
         ("width =", "\nwidth =", "does not compile: expected an indented block"),
+        ("rows * 4", "rows * 4; width = 1", "takes a statement away or adds one"),
     ],
 )
 def test_what_is_no_fault_is_dropped_and_says_why(before: str, after: str, why: str) -> None:
@@ -209,6 +211,10 @@ def test_every_fault_of_a_release_is_one_change_that_compiles() -> None:
         after = fault.apply_to(source.text)
         assert after == source.text[: fault.start] + fault.after + source.text[fault.end :]
         assert fault.first <= fault.line <= fault.last
+    for fault in faults[::3]:
+        source = load_sources(NEWEST).read(fault.module)
+        assert source is not None
+        after = fault.apply_to(source.text)
         if fault.module not in functions:
             functions[fault.module] = ModuleCode(source).functions
         lines = [(f.node.lineno, f.node.end_lineno or 0) for f in functions[fault.module]]

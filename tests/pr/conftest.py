@@ -9,7 +9,7 @@ from checkouts import SglangCheckout
 from fixture_types import Patch
 from made_up_toggle import TOGGLE
 from reviewed_files import PROJECT, ROWS
-from touched_runs import LARGE, SMALL
+from touched_runs import LARGE, SMALL, PlayedRehearsals
 
 from harness.cli.pr import item_parts
 from harness.core import paths
@@ -57,3 +57,8 @@ def store(tmp_path: Path, monkeypatch: Patch) -> Store:
         item_parts, "read_deployments", lambda: {name: known[name] for name in (SMALL, LARGE)}
     )
     return Store()
+
+
+@pytest.fixture
+def rehearsals(store: Store, monkeypatch: Patch) -> PlayedRehearsals:
+    return PlayedRehearsals(store, monkeypatch)

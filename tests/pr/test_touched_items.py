@@ -15,6 +15,7 @@ from touched_runs import (
     KIND,
     LARGE,
     SMALL,
+    PlayedRehearsals,
     make_change,
     make_result,
     make_review,
@@ -26,13 +27,11 @@ from touched_runs import (
 from harness.cli import guard_runs
 from harness.cli.pr import item_parts
 from harness.cli.pr.review import Review
-from harness.cli.rehearse import command as rehearse_command
 from harness.core import paths
 from harness.releases.managed_releases import get_newest_release
 from harness.runs.pr import source_change, touched_items
 from harness.runs.pr.touched_items import ChangedNames
-from harness.runs.rehearse.deployment import Deployment, read_deployments
-from harness.runs.rehearse.request import RehearseRequest
+from harness.runs.rehearse.deployment import read_deployments
 from harness.runs.zoo.architecture import list_families, read_architectures
 from harness.store import record_files
 from harness.store.database import Store
@@ -47,7 +46,6 @@ from harness.store.zoo.values import (
     ZooClaim,
     ZooRun,
 )
-from harness.workers.release_target import ReleaseTarget
 from reports.pr import view
 from reports.shared.tables import make_mark
 
@@ -167,27 +165,21 @@ def test_what_is_known_of_an_item_is_of_the_newest_run_that_knows_functions(
         assert found["a"].seconds == len(runs)  # an older one replaces no newer one
 
 
-@pytest.mark.parametrize(("code", "reruns"), [("of today", False), ("of last week", True)])
+@pytest.mark.parametrize(("is_of_this_code", "reruns"), [(True, False), (False, True)])
 def test_a_base_that_other_code_rehearsed_runs_again(
-    tmp_path: Path, monkeypatch: Patch, store: Store, code: str, reruns: bool
+    tmp_path: Path,
+    store: Store,
+    rehearsals: PlayedRehearsals,
+    is_of_this_code: bool,
+    reruns: bool,
 ) -> None:
-    monkeypatch.setattr(guard_runs, "digest_guards_and_toggles", lambda *_: "of today")
+    review = make_review(tmp_path, store, budget=300.0)
     earlier = make_run("base", [make_result(SMALL, COUNT_ROWS, 10.0)])
-    earlier.code = code
+    earlier.code = guard_runs.digest_lane_code(review.base, []) if is_of_this_code else "another"
     save_run(store, earlier)
     save_run(store, make_run("other", [make_result(LARGE, {"m": ["f"]}, 10.0)]))
-    rehearsed: list[str] = []
-
-    def rehearse(
-        target: ReleaseTarget, request: RehearseRequest, deployments: list[Deployment]
-    ) -> tuple[RehearsalRun, bool]:
-        rehearsed.append(target.name)
-        return make_run(target.name, [make_result(SMALL, COUNT_ROWS, 10.0)]), False
-
-    monkeypatch.setattr(rehearse_command, "rehearse_release", rehearse)
-    monkeypatch.setattr(Review, "seconds_left", 300.0)
-    item_parts.rehearse_deployments(make_review(tmp_path, store, budget=300.0))
-    assert rehearsed == ["base"] * reruns + ["head"]
+    item_parts.rehearse_deployments(review)
+    assert [name for name, _ in rehearsals.calls] == ["base"] * reruns + ["head"]
 
 
 def test_a_budget_that_leaves_no_item_is_not_green(
@@ -231,27 +223,15 @@ def test_without_a_stored_run_the_record_is_what_is_known(
     ("failure", "is_broken"), [("", False), ("KeyError: 'a row that is gone'", True)]
 )
 def test_a_deployment_is_rehearsed_on_both_ends_and_breaks_only_where_it_ran_before(
-    tmp_path: Path, monkeypatch: Patch, store: Store, failure: str, is_broken: bool
+    tmp_path: Path, store: Store, rehearsals: PlayedRehearsals, failure: str, is_broken: bool
 ) -> None:
     earlier = [make_result(SMALL, COUNT_ROWS, 10.0), make_result(LARGE, COUNT_ROWS, 400.0)]
     save_run(store, make_run("other", earlier))
-    rehearsed: list[tuple[str, list[str]]] = []
-
-    def rehearse(
-        target: ReleaseTarget, request: RehearseRequest, deployments: list[Deployment]
-    ) -> tuple[RehearsalRun, bool]:
-        rehearsed.append((target.name, [one.name for one in deployments]))
-        results = [make_result(one.name, COUNT_ROWS, 10.0) for one in deployments]
-        if target.name == "head":
-            results[0].phases[0].failure = failure
-        return make_run(target.name, results), False
-
-    monkeypatch.setattr(rehearse_command, "rehearse_release", rehearse)
+    rehearsals.failure_of_head = failure
     review = make_review(tmp_path, store, budget=300.0)
-    monkeypatch.setattr(Review, "seconds_left", 300.0)
     item_parts.rehearse_deployments(review)
     review.run.parts, review.run.status = [PrPart.REHEARSE], "finished"
-    assert rehearsed == [("base", [SMALL]), ("head", [SMALL])]
+    assert rehearsals.calls == [("base", [SMALL]), ("head", [SMALL])]
     assert review.run.green is not is_broken
     (section,) = view.make_sections(review.run)
     why = "runs 1 changed function, such as sglang.srt.rows:count_rows"

@@ -5,14 +5,19 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from fixture_types import Patch
 from reviewed_files import ROWS
 
+from harness.cli import guard_runs
 from harness.cli.pr.review import Review
+from harness.cli.rehearse import command as rehearse_command
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.pr import source_change
 from harness.runs.pr.request import PrRequest
 from harness.runs.pr.source_change import SourceChange
 from harness.runs.pr.touched_items import ItemKind
+from harness.runs.rehearse.deployment import Deployment
+from harness.runs.rehearse.request import RehearseRequest
 from harness.store.database import Store
 from harness.store.pr.values import PrPart, PrRun
 from harness.store.rehearse.table import RehearsalTable
@@ -82,3 +87,29 @@ def make_review(tmp_path: Path, store: Store, budget: float) -> Review:
     review = Review(request, run, store, base, head, change, started=0.0)
     review.__dict__["listed_kernels"] = []  # no worker reads the kernels here
     return review
+
+
+class PlayedRehearsals:
+    """Rehearsals of a base and a head whose deployments run `count_rows` in some seconds."""
+
+    def __init__(self, store: Store, patch: Patch) -> None:
+        self.store = store
+        self.calls: list[tuple[str, list[str]]] = []  # releases, and the deployments of each
+        self.failure_of_head = ""
+        patch.setattr(rehearse_command, "rehearse_release", self.rehearse)
+        patch.setattr(guard_runs, "digest_guards_and_toggles", lambda *_: "of today")
+        patch.setattr(Review, "seconds_left", 300.0)
+
+    def rehearse(
+        self, target: ReleaseTarget, request: RehearseRequest, deployments: list[Deployment]
+    ) -> tuple[RehearsalRun, bool]:
+        names = [one.name for one in deployments]
+        self.calls.append((target.name, names))
+        functions = COUNT_ROWS if target.requested_as != "silent" else {}
+        run = make_run(target.name, [make_result(name, functions, 1.0) for name in names])
+        run.id += f"-{len(self.calls)}"
+        run.code = guard_runs.digest_lane_code(target, [])
+        if target.name == "head":
+            run.deployments[0].phases[0].failure = self.failure_of_head
+        save_run(self.store, run)
+        return run, False

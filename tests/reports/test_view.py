@@ -152,6 +152,26 @@ def test_a_release_that_contradicts_its_sources_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
+    ("state", "side", "outcome", "reach", "observed"),
+    [
+        ("fixed", "fixed", SideOutcome.PASSED, 3, "fixed"),
+        ("buggy", "buggy", SideOutcome.FAILED, 3, "buggy"),
+        ("fixed", "fixed", SideOutcome.FAILED, 3, "buggy"),
+        ("buggy", "buggy", SideOutcome.SEGFAULT, 3, "buggy"),
+        ("buggy", "buggy", SideOutcome.HANG, 3, ""),
+        ("buggy", "buggy", SideOutcome.PASSED, 0, ""),
+        ("buggy", "fixed", SideOutcome.PASSED, 16, ""),
+    ],
+)
+def test_the_observed_state_is_that_of_the_unpatched_side(
+    state: str, side: str, outcome: SideOutcome, reach: int, observed: str
+) -> None:
+    sides = {side: sample.make_side(side, outcome, reach=reach)}
+    cell = CellResult("g", "t", "1", "cpu", state, sides=sides)
+    assert bug_lifetime.derive_observed_state(cell) == observed
+
+
+@pytest.mark.parametrize(
     ("state", "name", "outcome", "right"),
     [
         ("fixed", "fixed", SideOutcome.PASSED, True),

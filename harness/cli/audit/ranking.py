@@ -35,7 +35,7 @@ REHEARSAL_SECONDS = 600.0  # the limit of one deployment, beside others
 
 def is_release(name: str) -> bool:
     """Return whether a name is a managed release's, which can be rehearsed under that name."""
-    return name in {one.name for one in managed_releases.list_known_releases()}
+    return name in {release.name for release in managed_releases.list_known_releases()}
 
 
 def rank_release(audit: ReleaseAudit, *, rehearses: bool, jobs: int = 1) -> ReleaseAudit:
@@ -128,11 +128,11 @@ def _add_ranks(
     audit: ReleaseAudit, ranks: DeploymentRanks, *, is_other_tree: bool = False
 ) -> ReleaseAudit:
     def find_lines(finding: DeploymentFinding) -> tuple[str, list[tuple[str, int]]]:
-        same = [kernel for kernel in audit.kernels if kernel.kernel == finding.kernel]
-        known = [kernel for kernel in same if kernel.module == finding.module]
-        if is_other_tree and not known and len(same) == 1:
-            moved = (same[0].module, finding.kernel) not in ranks.kernels
-            known = same if moved else []
+        same_kernels = [kernel for kernel in audit.kernels if kernel.kernel == finding.kernel]
+        known = [kernel for kernel in same_kernels if kernel.module == finding.module]
+        if is_other_tree and not known and len(same_kernels) == 1:
+            moved = (same_kernels[0].module, finding.kernel) not in ranks.kernels
+            known = same_kernels if moved else []
         ends = f"/{PurePosixPath(finding.file)}"
         files = [kernel.file for kernel in audit.kernels if kernel.file.endswith(ends)]
         files += [kernel.file for kernel in known]

@@ -88,8 +88,8 @@ def _prepare_ends(words: list[str], chosen: list[PrPart]) -> list[ReleaseTarget]
         return guard_runs.prepare_targets(words, mends_toggles=False)
     releases = [added_releases.find_release(word, "cpu", options.report_status) for word in words]
     return [
-        ReleaseTarget(one.name, Path(sys.executable), one.open_sources(), one.name)
-        for one in releases
+        ReleaseTarget(release.name, Path(sys.executable), release.open_sources(), release.name)
+        for release in releases
     ]
 
 

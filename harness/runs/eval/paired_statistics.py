@@ -90,10 +90,6 @@ class PairedCounts:
         return self.may_lose + self.may_gain + self.may_either
 
     @property
-    def discordant(self) -> int:
-        return self.lost + self.gained
-
-    @property
     def drop(self) -> float:
         """The drop as a share of all items; each error may change it by one item."""
         return (self.lost - self.gained) / self.items
