@@ -1,8 +1,6 @@
-"""Draws the pictures of the README: the output of `prove`, `drift` and `bisect` on a terminal.
+"""Draws the picture of the README from the recorded proof of all releases.
 
-.venv/bin/python docs/picture.py        (all releases' sources at hand)
-
-docs/prove.svg and docs/bisect.svg are drawn from recorded runs in bench/recorded/.
+.venv/bin/python docs/picture.py
 """
 
 from __future__ import annotations
@@ -12,38 +10,27 @@ from pathlib import Path
 
 import msgspec
 
-from harness.cli import drift
 from harness.core import paths
-from harness.fixes.drift import survey_drift
-from harness.fixes.registry import toggle_catalogue
-from harness.releases import managed_releases
-from harness.store.bisect.values import BisectSearch
 from harness.store.prove.values import ProveRun
 from harness.store.record_files import read_record_text
 
 sys.path.append(str(paths.project_folder()))
-from reports.bisect import terminal
-from reports.prove import terminal as prove_terminal
+from reports.prove import terminal, view
 from reports.shared import terminal_svg
 
-HERE = Path(__file__).parent
-RECORDED = paths.project_folder() / "bench" / "recorded"
+RECORD = paths.project_folder() / "bench" / "recorded" / "proofs" / "cpu.json.xz"
+# All families fill three screens; these fit beside the text of the README.
+FAMILIES = ("draft_page_table", "kv_indices", "req_to_token", "sparse_prefill", "topk_transform")
 
 
 def main() -> None:
-    toggles = list(toggle_catalogue.load_catalogue())
-    trees = [release.open_sources() for release in managed_releases.list_releases()]
-    console = terminal_svg.make_recording_console(124)
-    drift.print_drift(survey_drift(toggles, trees), console)
-    terminal_svg.save_svg(console, HERE / "drift.svg")
-    proof = read_record_text(RECORDED / "proofs" / "cpu.json.xz")
-    console = terminal_svg.make_recording_console(124)
-    prove_terminal.print_run(msgspec.json.decode(proof, type=ProveRun), console)
-    terminal_svg.save_svg(console, HERE / "prove.svg")
-    search = read_record_text(RECORDED / "bisect-27338.json.xz")
-    console = terminal_svg.make_recording_console(112)
-    terminal.print_run(msgspec.json.decode(search, type=BisectSearch), console)
-    terminal_svg.save_svg(console, HERE / "bisect.svg")
+    run = msgspec.json.decode(read_record_text(RECORD), type=ProveRun)
+    shown = {toggle.id for toggle in run.toggles if toggle.family in FAMILIES}
+    run.toggles = [toggle for toggle in run.toggles if toggle.id in shown]
+    run.cells = [cell for cell in run.cells if cell.toggle in shown]
+    console = terminal_svg.make_recording_console(118)
+    terminal.print_matrix(view.make_view(run), console)
+    terminal_svg.save_svg(console, Path(__file__).parent / "prove.svg")
 
 
 if __name__ == "__main__":

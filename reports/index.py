@@ -15,16 +15,22 @@ from harness.core.files import write_atomically
 from reports.shared import html_file
 from reports.shared.formatting import to_single_line
 from reports.shared.html_file import PageHead
+from reports.shared.page_facts import PageFacts, read_page_facts
 
+NO_FACTS = PageFacts()
 STYLES = ("shared/runs.css", "shared/bars.css")
-TITLE_SEARCH_LENGTH = 4000  # letters that are searched for a page's title
+_TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
+_TESTED = re.compile(r'<div class="where" title="([^"]*)">')
 
 
 @dataclass(frozen=True)
 class PageLink:
+    """A row of the index: a page, and what it says of its run."""
+
     path: str
     title: str
-    is_red: bool
+    tested: str = ""  # releases, toggles, device
+    facts: PageFacts = NO_FACTS
 
 
 def write_index(folder: Path, pattern: str = "**/*") -> Path:
@@ -40,12 +46,15 @@ def write_index(folder: Path, pattern: str = "**/*") -> Path:
 
 
 def _render_index(folder: Path, pattern: str, file: Path) -> str:
-    files = sorted(folder.glob(f"{pattern}.html")) + sorted(folder.glob(f"{pattern}.md"))
-    entries = [_make_link(each, folder) for each in files if each != file]
+    pages = [_read_page(each, folder) for each in folder.glob(f"{pattern}.html") if each != file]
+    pages.sort(key=lambda link: (link.facts.started, link.path), reverse=True)
+    issues = [_read_issue(each, folder) for each in sorted(folder.glob(f"{pattern}.md"))]
+    red_count = sum(link.facts.is_red for link in pages)
     values = {
-        "pages": [one for one in entries if not one.path.endswith(".md")],
-        "issues": [one for one in entries if one.path.endswith(".md")],
-        "red": any(one.is_red for one in entries),
+        "pages": pages,
+        "issues": issues,
+        "red_count": red_count,
+        "green_count": sum(bool(link.facts.verdict) for link in pages) - red_count,
     }
     return html_file.render_template(
         "shared/index.html.j2",
@@ -55,14 +64,19 @@ def _render_index(folder: Path, pattern: str, file: Path) -> str:
     )
 
 
-def _make_link(file: Path, folder: Path) -> PageLink:
-    with file.open(encoding="utf-8", errors="replace") as opened:
-        head = opened.read(TITLE_SEARCH_LENGTH)
+def _read_page(file: Path, folder: Path) -> PageLink:
+    text = file.read_text(encoding="utf-8", errors="replace")
+    title, tested = (
+        html.unescape(m[1]) if (m := p.search(text)) else "" for p in (_TITLE, _TESTED)
+    )
+    facts = read_page_facts(text.partition("</head>")[0]) or NO_FACTS
     path = file.relative_to(folder).as_posix()
-    if file.suffix == ".md":
-        title = head.partition("\n")[0].lstrip("# ")
-    else:
-        match = re.search(r"<title>(.*?)</title>", head, re.DOTALL)
-        title = html.unescape(match[1]).strip() if match else ""
-    is_red = file.suffix == ".md" or title.startswith("RED")
-    return PageLink(quote(path), to_single_line(title or path, 200), is_red)
+    return PageLink(quote(path), to_single_line(title.strip() or path, 200), tested, facts)
+
+
+def _read_issue(file: Path, folder: Path) -> PageLink:
+    """Return the link of a report of a new failure: Markdown, its title in the first line."""
+    with file.open(encoding="utf-8", errors="replace") as opened:
+        title = opened.readline().strip().lstrip("# ")
+    path = file.relative_to(folder).as_posix()
+    return PageLink(quote(path), to_single_line(title or path, 200))

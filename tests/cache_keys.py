@@ -38,6 +38,7 @@ CACHES = {
     "programs": {
         "harness.sanitizer.cpu.program_cache",
         "harness.sanitizer.ptx.compiled_kernels",
+        "harness.sanitizer.llvm.stored_code",
     },
     "kernels of a release": {"harness.runs.audit.release_kernels"},
     "audited kernels": {"harness.runs.audit.analysis_worker"},

@@ -49,7 +49,7 @@ NO_CACHES = {
     "harness.cli.guard_runs": "the mended toggles of a run, written anew by each",
     "harness.patching.live_engine": "attestations",
     "harness.runs.adopt.detection": "a temporary folder",
-    "harness.runs.audit.worker_process": "a log",
+    "harness.workers.answering_process": "a log",
     "harness.runs.eval.evaluation_request": "the folder of a run",
     "harness.runs.eval.model_folders": "links to a model's files, read through the link",
     "harness.runs.fuzz.example_corpus": "examples: what runs them decides, whatever is stored",
@@ -62,7 +62,7 @@ NO_CACHES = {
     "harness.runs.pr.launch_recording": "the folder of a run",
     "harness.runs.prove.runner": "the folder of a run",
     "harness.cli.lane_execution": "the folder of a run",
-    "harness.store.sqlite_file": "the store of runs",
+    "harness.store.database": "the store of runs",
 }
 
 

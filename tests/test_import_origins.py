@@ -17,7 +17,7 @@ from harness.patching import import_origins
 from harness.patching.child_environment import STARTUP_FOLDER, ChildEnvironment
 from harness.releases import managed_releases
 from harness.releases.managed_releases import Release
-from harness.runs.audit.worker_process import iterate_answers
+from harness.workers.answering_process import iterate_answers
 
 
 def write_package(folder: Path, name: str = "sglang") -> Path:

@@ -17,6 +17,7 @@ from calling import run_program
 from checkout import copy_of_the_tree
 
 from harness import __version__
+from harness.releases import managed_releases
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +28,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tree / ".releases" / "large").touch()
     (tree / "harness" / "__pycache__").mkdir()
     (tree / "harness" / "__pycache__" / "paths.cpython-311.pyc").touch()
+    (tree / "reports" / "out").mkdir()
+    (tree / "reports" / "out" / "proof.html").touch()
     return tree
 
 
@@ -88,11 +91,15 @@ def test_the_wheel_holds_one_top_level_package(files: set[str]) -> None:
     assert tops == {"harness", f"unfix-{__version__}.dist-info"}
 
 
-@pytest.mark.parametrize("folder", ["toggles", "suites", "fixtures", "bench/recorded/proofs"])
+CARRIED = ["toggles", "suites", "fixtures", "reports", "bench/recorded/proofs"]
+
+
+@pytest.mark.parametrize("folder", CARRIED)
 def test_the_wheel_carries_the_projects_data(files: set[str], tree: Path, folder: str) -> None:
     carried = f"harness/carried/{folder}/"
     packed = {name.removeprefix(carried) for name in files if name.startswith(carried)}
-    assert packed - {".gitkeep"} == kept_below(tree / folder)
+    kept = {name for name in kept_below(tree / folder) if not name.startswith("out/")}
+    assert packed - {".gitkeep"} == kept  # and no page of a run
     assert packed
 
 
@@ -120,6 +127,7 @@ def test_the_wheel_names_its_command_and_the_python_it_needs(wheel: Path) -> Non
     assert wheel.name == f"unfix-{__version__}-py3-none-any.whl"
     assert "Requires-Python: >=3.11" in metadata
     assert "unfix = harness.cli.main:main" in commands
+    assert "Provides-Extra: sanitizer" in metadata
 
 
 def list_ids(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -161,3 +169,114 @@ def test_as_a_hook_it_keeps_its_files_in_the_users_cache(site: Path, tmp_path: P
     done = call_wheel(site, tmp_path, "doctor", "--json", **variables)
     found = {line["name"]: line["found"] for line in json.loads(done.stdout)}
     assert found["disk"].endswith(str(tmp_path / "cache" / "unfix"))
+
+
+# A project that has the wheel, and torch and Triton of its own.
+
+KERNELS = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def copy_block(x, y, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at), mask=at < count)
+"""
+TESTS = """
+import torch
+from kernels import copy_block
+
+
+def test_copy():
+    x = torch.arange(12.0, device="cuda")
+    y = torch.empty_like(x)
+    copy_block[(2,)](x, y, 12, BLOCK=8)
+    assert torch.equal(x, y)
+"""
+LOADED = """
+import sys
+
+
+def pytest_sessionfinish():
+    print("ours:", *sorted(name for name in sys.modules if name.startswith("harness")))
+"""
+
+
+class ForeignProject:
+    """A folder with kernels and their tests, and a Python that knows nothing of a checkout."""
+
+    def __init__(self, folder: Path, wheel: Path) -> None:
+        self.folder, base = folder / "project", managed_releases.CPU_BASE
+        self.python = folder / "environment" / "bin" / "python"
+        words = ["-m", "venv", "--without-pip", str(folder / "environment")]
+        assert run_program([str(base.python.resolve()), *words]).returncode == 0
+        (site,) = (folder / "environment").glob("lib/python3*/site-packages")
+        (site / "own.pth").write_text(f"{base.site_packages}\n")  # torch, Triton, pytest
+        options = ("-q", "--no-deps", "--no-index", "--no-compile")
+        run_pip("install", *options, "--target", str(site), str(wheel))
+        self.folder.mkdir()
+        (self.folder / "test_copy.py").write_text(TESTS)
+        (self.folder / "conftest.py").write_text(LOADED)
+        self.cache = folder / "cache"
+
+    def test(self, kernels: str, *words: str) -> subprocess.CompletedProcess[str]:
+        (self.folder / "kernels.py").write_text(kernels)
+        own = ("UNFIX_", "SGLANG_", "PYTHON", "PYTEST_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+        command = [str(self.python), "-m", "pytest", "-p", "no:cacheprovider", *words]
+        # The shared base has an extension of torch for SGLang, which a project has not.
+        variables = {"XDG_CACHE_HOME": str(self.cache), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+        return run_program(command, cwd=self.folder, env={**kept, **variables})
+
+
+@pytest.fixture(scope="module")
+def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> ForeignProject:
+    if not managed_releases.CPU_BASE.is_current():
+        pytest.skip("the releases' shared base is not installed")
+    return ForeignProject(tmp_path_factory.mktemp("foreign"), wheel)
+
+
+REPAIRED = KERNELS.replace("tl.load(x + at)", "tl.load(x + at, mask=at < count)")
+
+
+@pytest.mark.parametrize("parallel", [(), ("-n", "2")], ids=["one process", "xdist"])
+def test_a_project_with_the_wheel_runs_its_tests_under_check(
+    project: ForeignProject, parallel: tuple[str, ...]
+) -> None:
+    done = project.test(KERNELS, "--sanitize=bounds,races", *parallel)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "OutOfBounds: copy_block read 4 bytes past the end of x" in done.stdout
+    assert "kernels.py:9  tl.store(y + at, tl.load(x + at), mask=at < count)" in done.stdout
+    assert "/project/test_copy.py:9\n" in done.stdout  # where it was launched
+    summary = "checked 1 launch of 1 kernel in 1 test (bounds, races): "
+    assert f"{summary}1 report" in done.stdout
+    done = project.test(REPAIRED, "--sanitize=bounds,races", *parallel)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{summary}no reports" in done.stdout
+    assert {path.name for path in project.folder.iterdir()} <= {
+        "kernels.py", "test_copy.py", "conftest.py", "__pycache__"
+    }  # fmt: skip
+    assert (project.cache / "unfix").is_dir()
+
+
+def test_without_the_option_the_wheel_is_no_part_of_a_run(project: ForeignProject) -> None:
+    done = project.test(KERNELS, "--collect-only", "-q")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ours: harness harness.sanitizer harness.sanitizer.pytest_options\n" in done.stdout
+    assert "kernels under check" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ("--sanitize=leaks", "--sanitize: the checks are bounds, overflow, races, uninitialized"),
+        ("--sanitize-device=cpu", "--sanitize-device needs --sanitize=CHECKS"),
+    ],
+)
+def test_a_call_that_checks_nothing_is_refused(
+    project: ForeignProject, option: str, reason: str
+) -> None:
+    done = project.test(KERNELS, option)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert reason in done.stderr

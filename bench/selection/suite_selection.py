@@ -1,4 +1,4 @@
-"""A pytest plugin for `other_suites.py`: the smallest case of each function, limits of time.
+"""A pytest plugin for the case `other_suites`: the smallest case of each function, limits of time.
 
 SUITE_SAMPLE=N takes N functions of each file, the same ones at each run. SUITE_WITHOUT names
 functions that do not run, SUITE_COUNTS a file for how many there were. A test's limit is of this

@@ -121,15 +121,15 @@ def _mend_stale_cells(request: DriftRequest, toggles: list[Toggle], trees: list[
             diff = nearest_code.format_diff(before, text, f"a/{path.name}", f"b/{path.name}")
         if request.write and text:
             path.write_text(text, encoding="utf-8")
-        unmended += sum(isinstance(one, str) for one in repair.proposals.values())
+        unmended += sum(isinstance(proposal, str) for proposal in repair.proposals.values())
         rows.append(
             {
                 "id": toggle.id,
                 "proposals": {
-                    name: {"state": None, "why": [one]}
-                    if isinstance(one, str)
-                    else {"state": one.state.value, "why": list(one.remarks)}
-                    for name, one in repair.proposals.items()
+                    name: {"state": None, "why": [proposal]}
+                    if isinstance(proposal, str)
+                    else {"state": proposal.state.value, "why": list(proposal.remarks)}
+                    for name, proposal in repair.proposals.items()
                 },
                 "diff": diff,
                 "written": bool(request.write and text),

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.cli import options
-from harness.cli.run_kinds import RunKind
+from harness.cli.run_kinds import RunKind, format_started
 from harness.core import paths
 from harness.core.errors import UnfixError
 from harness.core.files import write_atomically
 from harness.store.record_files import round_numbers, write_record
+
+if TYPE_CHECKING:
+    from reports.shared.page_facts import PageFacts
 
 
 def add_arguments(parser: argparse.ArgumentParser, junit: bool = True) -> None:
@@ -52,6 +56,7 @@ def write_and_print_run(kind: RunKind, runs: Any, arguments: argparse.Namespace)
         lambda: reports.render_page(runs),
         lambda: reports.render_markdown(runs),
         whole,
+        _make_facts(kind, several),
     )
     if reports.render_sarif and getattr(arguments, "sarif", None) is not None:
         save_text(arguments.sarif, reports.render_sarif(runs))
@@ -65,6 +70,16 @@ def write_and_print_run(kind: RunKind, runs: Any, arguments: argparse.Namespace)
     return max(kind.get_exit_code(run) for run in several)
 
 
+def _make_facts(kind: RunKind, runs: Sequence[Any]) -> PageFacts:
+    """Make the facts of a page; of several runs that share it, the worst verdict counts."""
+    from reports.shared.page_facts import PageFacts
+
+    worst = max(runs, key=kind.get_exit_code)
+    is_red = kind.get_exit_code(worst) != 0
+    verdict = kind.describe_verdict(worst)
+    return PageFacts.make(verdict, is_red, format_started(worst), worst.command)
+
+
 def get_default_page(name: str) -> Path:
     return paths.workspace_folder() / "reports" / "out" / f"{name}.html"
 
@@ -75,10 +90,15 @@ def write_outputs(
     page: Callable[[], str],
     markdown: Callable[[], str],
     data: Any,
+    facts: PageFacts | None = None,
 ) -> None:
-    """Write the requested files, and the page in any case."""
+    """Write the requested files, and the page in any case, with its facts for the index."""
+    from reports.shared.page_facts import PageFacts
+
     html = arguments.html or default
-    save_text(html, page())
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    facts = facts or PageFacts.make("", False, now, get_recorded_command())
+    save_text(html, facts.embed_in(page()))
     if not arguments.html:
         from reports import index
 

@@ -9,6 +9,6 @@ from collections.abc import Mapping
 def add_counts(*counts: Mapping[str, int]) -> dict[str, int]:
     """Add counts by name, as a plain dictionary, which a result holds."""
     total = Counter[str]()
-    for one in counts:
-        total.update(one)
+    for mapping in counts:
+        total.update(mapping)
     return dict(total)

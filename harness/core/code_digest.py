@@ -43,11 +43,11 @@ PYTEST_SETTINGS = ("conftest.py", "pytest.ini", "pyproject.toml", "tox.ini", "se
 
 def compute_digest(*parts: str | bytes) -> str:
     """Hash the parts, and where one ends and the next begins."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
-        whole.update(len(data).to_bytes(8, "big") + data)
-    return whole.hexdigest()[:32]
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()[:32]
 
 
 @functools.cache

@@ -39,8 +39,8 @@ class CppSource(ModuleSource):
         """Find every definition of that name: overloads, and branches of the preprocessor."""
         if not qualname:
             return [CppScope(self.code, 0, len(self.code.tokens))]
-        found = (one for one in self.code.definitions if one.name == qualname)
-        return [CppScope(self.code, one.first, one.end) for one in found]
+        found = (definition for definition in self.code.definitions if definition.name == qualname)
+        return [CppScope(self.code, definition.first, definition.end) for definition in found]
 
     def get_lines(self, scope: CppScope) -> tuple[int, int]:
         if scope.first == scope.end:

@@ -65,10 +65,10 @@ def tokenize_text(text: str, start: int = 0, end: int | None = None) -> list[Cpp
         kind = match.lastgroup or "sign"
         if kind != "skip":
             kind = "string" if kind in ("raw", "mark") else kind
-            whole = match[0]
+            token_text = match[0]
             if kind == "directive":
-                whole = " ".join(_COMMENT.sub(" ", whole.replace("\\\n", " ")).split())
-            found.append(CppToken(whole, position, match.end(), kind))
+                token_text = " ".join(_COMMENT.sub(" ", token_text.replace("\\\n", " ")).split())
+            found.append(CppToken(token_text, position, match.end(), kind))
         position = match.end()
     return found
 

@@ -140,10 +140,13 @@ def _describe_head(folder: str | Path, tracked: str = ".") -> str:
         return ""
     changed = run_git("status", "--porcelain", ".").stdout.strip()  # a new guard is a change, too
     words = [revision.stdout.strip()]
-    own = run_git("rev-list", "--first-parent", "HEAD", "--not", "--remotes").stdout.split()
-    public = run_git("rev-parse", "--short=12", f"HEAD~{len(own)}")
-    if own and not public.returncode:  # there is none where no remote is known
-        words.append(f"{len(own)} commit{'s' * (len(own) > 1)} after {public.stdout.strip()}")
+    unpushed_commits = run_git(
+        "rev-list", "--first-parent", "HEAD", "--not", "--remotes"
+    ).stdout.split()
+    count = len(unpushed_commits)
+    public = run_git("rev-parse", "--short=12", f"HEAD~{count}")
+    if count and not public.returncode:  # there is none where no remote is known
+        words.append(f"{count} commit{'s' * (count > 1)} after {public.stdout.strip()}")
     return ", ".join([*words, *(["changed"] if changed else [])])
 
 

@@ -22,11 +22,20 @@ def workspace_folder() -> Path:
     chosen = os.environ.get("UNFIX_HOME")
     if chosen:
         return Path(chosen).resolve()
-    if project_folder() == HARNESS_FOLDER.parent:
+    if is_checkout():
         return HARNESS_FOLDER.parent
     if "PRE_COMMIT" in os.environ:  # pre-commit sets it for its hooks
-        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "unfix"
+        return user_cache_folder()
     return Path.cwd()
+
+
+def is_checkout() -> bool:
+    """Return whether this code runs from a checkout, and not from an installed wheel."""
+    return project_folder() == HARNESS_FOLDER.parent
+
+
+def user_cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "unfix"
 
 
 def toggles_folder() -> Path:

@@ -19,6 +19,11 @@ class ExitKind(StrEnum):
     KILLED = "killed"  # by any other signal
     HANG = "hang"
     OUT_OF_MEMORY = "out-of-memory"
+    STOPPED = "stopped"  # on request
+    # Of a command below its supervisor, which may have a server beside it:
+    MISSING = "missing"  # there is no such command
+    SERVER_ENDED = "server-ended"  # its server ended before it
+    URL_TAKEN = "url-taken"  # another server answers at its server's URL
 
 
 _SIGNALS = {

@@ -27,12 +27,12 @@ class YamlDocument(LocatedYaml):
 def find_named_file(name: str, folder: str, noun: str) -> Path:
     """Find a file by its path, or one of the project's own by folder and name without `.yaml`."""
     own_folder = paths.project_folder() / folder
-    own = own_folder / f"{name}.yaml"
+    own_file = own_folder / f"{name}.yaml"
     path = Path(name)
     if len(path.parts) > 1 or path.suffix or path.is_file():
         return path
-    if own.is_file():
-        return own
+    if own_file.is_file():
+        return own_file
     known = ", ".join(sorted(file.stem for file in own_folder.glob("*.yaml")))
     raise UnfixError(f"no {noun} is called {name}; there are {known}")
 

@@ -110,10 +110,10 @@ class CppPattern:
         return render_form(textwrap.dedent(self.text), match, text).rstrip()
 
     @staticmethod
-    def is_same_code(one: str, other: str) -> bool:
+    def is_same_code(first: str, second: str) -> bool:
         """Return whether two pieces of code differ only in white space and comments."""
-        return [token.text for token in tokenize_text(one)] == [
-            t.text for t in tokenize_text(other)
+        return [token.text for token in tokenize_text(first)] == [
+            t.text for t in tokenize_text(second)
         ]
 
 

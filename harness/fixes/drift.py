@@ -107,7 +107,7 @@ def survey_drift(
     cache = StatusCache("drift", verify_toggle_status)
     drifts = []
     for tree in trees:
-        own = [
+        upstream_states = [
             r
             for r in upstream_reverts.read_upstream_reverts(tree)
             if not only_named or r.name in numbers
@@ -116,8 +116,11 @@ def survey_drift(
             ReleaseDrift(
                 tree.name,
                 tuple(cache.find_statuses(toggles, tree)),
-                {revert.name: "broken" if revert.problem else "applies" for revert in own},
-                {revert.name: revert.problem for revert in own},
+                {
+                    revert.name: "broken" if revert.problem else "applies"
+                    for revert in upstream_states
+                },
+                {revert.name: revert.problem for revert in upstream_states},
             )
         )
     return DriftSurvey(tuple(toggles), drifts)

@@ -159,10 +159,11 @@ def refuse_conflicting_changes(changes: Iterable[SourceChange]) -> None:
     """Raise PatchConflictError if one toggle is requested in two directions."""
     change_by_id: dict[str, SourceChange] = {}
     for change in changes:
-        other = change_by_id.setdefault(change.id, change)
-        if other != change:
+        known_change = change_by_id.setdefault(change.id, change)
+        if known_change != change:
             raise PatchConflictError(
-                f"toggle {change.id} is requested in two directions: {other.verb} and {change.verb}"
+                f"toggle {change.id} is requested in two directions: "
+                f"{known_change.verb} and {change.verb}"
             )
 
 

@@ -55,7 +55,7 @@ def to_parsable_code(pattern: str) -> str:
 
 
 def find_metavariables(pattern: str) -> set[str]:
-    return {many or one for many, one in METAVARIABLE.findall(pattern)}
+    return {many or single for many, single in METAVARIABLE.findall(pattern)}
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,9 @@ class CodePattern:
         return render_form(form, match, text).replace(LITERAL_BREAK, "\n")
 
     @staticmethod
-    def is_same_code(one: str, other: str) -> bool:
+    def is_same_code(first: str, second: str) -> bool:
         """Return whether two pieces of code differ only in white space and comments."""
-        return is_same_code(one, other)
+        return is_same_code(first, second)
 
 
 def iterate_matches(
@@ -152,13 +152,13 @@ def read_bindings(pattern: str, node: SgNode, text: str) -> dict[str, str]:
 def find_bound_nodes(pattern: str, node: SgNode) -> dict[str, list[SgNode]]:
     """Find the nodes that each metavariable binds, without a comment or comma at a list's end."""
     found = {}
-    for many, one in METAVARIABLE.findall(pattern):
-        nodes = node.get_multiple_matches(many) if many else [node[one]]
+    for many, single in METAVARIABLE.findall(pattern):
+        nodes = node.get_multiple_matches(many) if many else [node[single]]
         while many and nodes and nodes[-1].kind() in ("comment", ","):
             if is_significant_ending(nodes[-1]):
                 break
             nodes.pop()
-        found[many or one] = nodes
+        found[many or single] = nodes
     return found
 
 
@@ -238,10 +238,10 @@ def remove_indent(code: str, indent: str) -> str:
     return "\n".join(line.removeprefix(indent) for line in code.split("\n"))
 
 
-def is_same_code(one: str, other: str) -> bool:
+def is_same_code(first: str, second: str) -> bool:
     """Return whether two pieces of code differ only in white space and comments."""
-    one, other = (code.replace(LITERAL_BREAK, "\n") for code in (one, other))
-    return one == other or parse_pattern_tokens(one) == parse_pattern_tokens(other)
+    first, second = (code.replace(LITERAL_BREAK, "\n") for code in (first, second))
+    return first == second or parse_pattern_tokens(first) == parse_pattern_tokens(second)
 
 
 def remove_whitespace(code: str) -> str:
@@ -255,14 +255,14 @@ def get_span(node: SgNode) -> tuple[int, int]:
 
 def find_whole_statement(node: SgNode) -> SgNode | None:
     """Return the statement that `node` is; None for a part of a statement."""
-    here: SgNode | None = node
-    while here is not None:
-        parent = here.parent()
-        if parent is None or get_span(here) != get_span(node):
+    current: SgNode | None = node
+    while current is not None:
+        parent = current.parent()
+        if parent is None or get_span(current) != get_span(node):
             return None
         if parent.kind() in ("block", "module"):
-            return here
-        here = parent
+            return current
+        current = parent
     return None
 
 

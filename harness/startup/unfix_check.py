@@ -18,11 +18,4 @@ if "harness" not in sys.modules:  # another checkout may be on the path
     sys.modules["harness"] = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(sys.modules["harness"])
 
-try:
-    from harness.sanitizer.watch.pytest_plugin import *  # noqa: F403
-except ModuleNotFoundError as error:
-    import pytest
-
-    from harness.core.missing_package import describe_missing_package
-
-    raise pytest.UsageError(f"unfix: {describe_missing_package(error)}") from error
+pytest_plugins = ("harness.sanitizer.pytest_options",)

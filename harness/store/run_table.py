@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 import msgspec
 
 from harness.core.errors import UnfixError
-from harness.store.sqlite_file import StoreFile, encode_json
+from harness.store.database import Store, encode_json
 from harness.store.writer_process import identify_this_process, is_process_alive
 
 # An id names files, such as the page of a run, and a store may come from elsewhere.
@@ -40,7 +40,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
     item_types: ClassVar[dict[str, type[Any]]] = {}  # by the field of the run that lists them
     listed_type: type[ListedRunT]
 
-    def __init__(self, store: StoreFile) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
 
     # Writing

@@ -3,9 +3,9 @@
 Invariant: the supervisor is the subreaper of all that the command starts, in the background or not.
 When the command ends, reaches its limit, or is stopped, when the supervisor gets SIGTERM, or when
 the supervisor's own parent is gone, every process below it is killed. Then it writes the
-command's outcome to `exit.json` beside `request.json`, unless the requesting process is gone.
+command's end to `exit.json` beside `request.json`, unless the requesting process is gone.
 
-Example: {"command": ["sleep", "9"], "seconds": 5, …} gives {"outcome": "hang", …} after 5 s.
+Example: {"command": ["sleep", "9"], "seconds": 5, …} gives {"kind": "hang", …} after 5 s.
 
     python -m harness.workers.command_supervisor FOLDER PARENT_PID [shielded]
 
@@ -22,16 +22,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 
-from harness.core import child_process, processes
+from harness.core import child_process, process_exit, processes
 from harness.core.child_process import ProcessHandle
 from harness.core.files import write_atomically
+from harness.core.process_exit import ExitKind
 from harness.core.signals import STOP_SIGNALS
 
 MODULE = "harness.workers.command_supervisor"
@@ -54,24 +54,20 @@ class CommandRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     ready_url: str = ""  # the URL that answers once the server is ready
 
 
-class CommandOutcome(StrEnum):
-    ENDED = "ended"
-    HANG = "hang"  # it ran past its limit
-    MISSING = "missing"  # the command does not exist
-    SERVER_ENDED = "server-ended"  # the server ended before the command
-    URL_TAKEN = "url-taken"  # another server answers at the URL
-    STOPPED = "stopped"  # stopped on request
-
-
 class CommandExit(msgspec.Struct):
     """The end of a command."""
 
-    outcome: CommandOutcome
+    kind: ExitKind
     code: int | None = None  # the exit code of the command or the ended server; negative: a signal
     detail: str = ""  # the moment of the end, or the error
     seconds: float = 0.0
     leftover_count: int = 0  # number of processes killed at the end
     killed_by_kernel: bool = False  # the kernel killed a process for lack of memory
+
+
+def describe_end(code: int) -> CommandExit:
+    """Describe the end of a command that ended by itself."""
+    return CommandExit(process_exit.describe_exit(code).kind, code)
 
 
 def write_request(folder: Path, request: CommandRequest) -> None:
@@ -118,7 +114,7 @@ def supervise_commands(run: Callable[[], CommandExit], folder: Path) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         ended = run()
     except _StopRequest:
-        ended = CommandExit(CommandOutcome.STOPPED)
+        ended = CommandExit(ExitKind.STOPPED)
     finally:
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
@@ -177,29 +173,29 @@ def _run_request(request: CommandRequest, parent_pid: int) -> CommandExit:
         server = None
         if request.server_command:
             if _is_answering(request.ready_url):
-                return CommandExit(CommandOutcome.URL_TAKEN)
+                return CommandExit(ExitKind.URL_TAKEN)
             server = start(request.server_command)
             while not _is_answering(request.ready_url):
                 if has_ended(server, POLL_SECONDS):
                     when = "before it was ready"
-                    return CommandExit(CommandOutcome.SERVER_ENDED, server.wait(), when)
+                    return CommandExit(ExitKind.SERVER_ENDED, server.wait(), when)
                 if time.monotonic() > deadline:
-                    return CommandExit(CommandOutcome.HANG, None, "the server was not ready")
+                    return CommandExit(ExitKind.HANG, None, "the server was not ready")
         try:
             command = start(request.command)
         except OSError as error:
             output.write(f"unfix: {error}\n".encode())
-            return CommandExit(CommandOutcome.MISSING, MISSING_EXIT_CODE, str(error))
+            return CommandExit(ExitKind.MISSING, MISSING_EXIT_CODE, str(error))
         while not has_ended(command, POLL_SECONDS):
             if time.monotonic() > deadline:
-                return CommandExit(CommandOutcome.HANG, None, "it did not end")
+                return CommandExit(ExitKind.HANG, None, "it did not end")
             if server is not None and has_ended(server, 0):
                 when = "while the command ran"
-                return CommandExit(CommandOutcome.SERVER_ENDED, server.wait(), when)
+                return CommandExit(ExitKind.SERVER_ENDED, server.wait(), when)
         if server is not None and not has_ended(server, 0):
             server.send_signal(signal.SIGTERM)
             has_ended(server, SERVER_GRACE_SECONDS)
-    return CommandExit(CommandOutcome.ENDED, command.wait())
+    return describe_end(command.wait())
 
 
 def _is_answering(url: str) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from harness.core import paths, processes
 from harness.patching.child_environment import HARNESS_PATH, ChildEnvironment
+from harness.workers.answering_process import iterate_answers
 from harness.workers.fork_lanes import RESULT_NAME
 from harness.workers.release_target import ReleaseTarget
 
@@ -31,21 +31,20 @@ class LaneProcess:
 
     def iterate_messages(self, request: bytes) -> Iterator[dict[str, Any]]:
         """Yield each message; a result of an item comes as its bytes, under "result"."""
-        with self._log.open("wb") as log, self._start(log) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            try:
-                process.stdin.write(request)
-                process.stdin.close()
-                for line in process.stdout:
-                    message = json.loads(line)
-                    if "done" in message:
-                        folder = self.folder / str(message["done"])
-                        message["result"] = (folder / RESULT_NAME).read_bytes()
-                        shutil.rmtree(folder, ignore_errors=True)
-                    yield message
-            finally:
-                process.kill()
+        environment = ChildEnvironment({"OMP_NUM_THREADS": "1"})
+        if self.revert or self.enable:
+            environment.set_toggles(
+                self.revert, self.enable, self.toggles, self.folder / "attestations"
+            )
+        environment.add_python_path(*HARNESS_PATH)
+        called = self.target.python, self.module, request, environment
+        for line in iterate_answers(*called, self._log, paths.project_folder()):
+            message = json.loads(line)
+            if "done" in message:
+                folder = self.folder / str(message["done"])
+                message["result"] = (folder / RESULT_NAME).read_bytes()
+                shutil.rmtree(folder, ignore_errors=True)
+            yield message
 
     def read_log(self) -> str:
         return processes.read_log_tail(self._log, _LOG_BYTES)
@@ -53,19 +52,3 @@ class LaneProcess:
     @property
     def _log(self) -> Path:
         return self.folder / "worker.log"
-
-    def _start(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
-        environment = ChildEnvironment({"OMP_NUM_THREADS": "1"})
-        if self.revert or self.enable:
-            environment.set_toggles(
-                self.revert, self.enable, self.toggles, self.folder / "attestations"
-            )
-        environment.add_python_path(*HARNESS_PATH)
-        return subprocess.Popen(
-            [str(self.target.python), "-P", "-m", self.module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=environment,
-            cwd=paths.project_folder(),
-        )

@@ -30,7 +30,7 @@ import msgspec
 
 from harness.core import process_exit, processes
 from harness.core.child_process import ProcessHandle
-from harness.core.pipes import PipeEnd, wait_for_any
+from harness.core.pipes import PipeEnd, Waitable, wait_for_any
 from harness.guards.run_item import PhaseRecorder
 from harness.patching import bootstrap, live_engine
 from harness.store.prove.values import SideResult
@@ -202,8 +202,10 @@ class SharedProcess:
         assert self._pipe is not None
         ends_at = time.monotonic() + seconds
         while True:
-            pipes = [] if self._pipe.is_peer_closed else [self._pipe]
-            ready = wait_for_any([self._process, *pipes], ends_at - time.monotonic())
+            sources: list[Waitable] = [self._process]
+            if not self._pipe.is_peer_closed:
+                sources.append(self._pipe)
+            ready = wait_for_any(sources, ends_at - time.monotonic())
             if self._pipe in ready:
                 for line in self._pipe.receive_lines():
                     self._message = msgspec.json.decode(line, type=SharedProcessMessage)

@@ -15,7 +15,10 @@ def render_markdown(audit: ReleaseAudit) -> str:
     return markdown.join_parts(
         [
             f"## {escape_text(view.describe_audit(audit))}",
-            "\n".join(f"- {escape_text(one)}" for one in view.list_uncounted_deployments(audit)),
+            "\n".join(
+                f"- {escape_text(deployment)}"
+                for deployment in view.list_uncounted_deployments(audit)
+            ),
             markdown.render_report_table(view.make_headline_table(audit)),
             markdown.render_report_table(view.make_finding_table(audit), len(audit.findings)),
             *(["### Cannot tell", "\n".join(unknown)] if unknown else []),

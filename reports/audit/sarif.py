@@ -25,9 +25,9 @@ _LEVELS = {
 
 def render_sarif(audit: ReleaseAudit) -> str:
     """Render what deployments reach or come near to, then what is possible alone."""
-    counted = {one.key for one in audit.red_findings}
-    results = [_make_headline_result(audit, one) for one in audit.headline]
-    results += [_make_result(one, one.key in counted) for one in audit.possible]
+    counted = {finding.key for finding in audit.red_findings}
+    results = [_make_headline_result(audit, finding) for finding in audit.headline]
+    results += [_make_result(finding, finding.key in counted) for finding in audit.possible]
     rules = [(words.rule, words.description, words.mend) for words in ALL_FAULT_WORDS]
     return render_log("unfix audit", rules, results)
 

@@ -21,13 +21,17 @@ def _print_headline(audit: ReleaseAudit, console: Console, show_all: bool) -> No
     if not headline:
         return
     shown = make_table("#", "rank", "kernel, line", "what", "deployments")
-    for number, one in enumerate(headline, 1):
+    for number, finding in enumerate(headline, 1):
         shown.add_row(
             to_plain_text(str(number), "dim"),
-            to_plain_text(one.rank, "bold red" if one.rank is FindingRank.REACHABLE else "yellow"),
-            to_plain_text(f"{one.kernel}\n{view.shorten_path(one.file)}:{one.line}\n{one.text}"),
-            to_plain_text(f"{one.headline}\n{one.command}"),
-            to_plain_text(view.name_deployments(one)),
+            to_plain_text(
+                finding.rank, "bold red" if finding.rank is FindingRank.REACHABLE else "yellow"
+            ),
+            to_plain_text(
+                f"{finding.kernel}\n{view.shorten_path(finding.file)}:{finding.line}\n{finding.text}"
+            ),
+            to_plain_text(f"{finding.headline}\n{finding.command}"),
+            to_plain_text(view.name_deployments(finding)),
         )
     console.print(shown)
     _print_left_out(len(audit.headline) - len(headline), console)
@@ -49,17 +53,21 @@ def print_run(
     findings = possible[: None if show_all else most]
     if findings:
         shown = make_table("#", "kernel, line", "when", "model", "seen")
-        if any(one.since for one in findings):
+        if any(finding.since for finding in findings):
             shown.add_column("since")
-        for number, one in enumerate(findings, len(audit.headline) + 1):
+        for number, finding in enumerate(findings, len(audit.headline) + 1):
             cells = [
                 to_plain_text(str(number), "dim"),
-                to_plain_text(f"{one.kernel}\n{view.describe_location(one)}\n{one.text}"),
-                to_plain_text(f"{one.kind} {one.condition}\n{one.arithmetic}"),
-                to_plain_text("\n".join(filter(None, (one.model or "the limits", one.setting)))),
-                to_plain_text(one.confirmed, "green" if one.is_confirmed else "yellow"),
+                to_plain_text(
+                    f"{finding.kernel}\n{view.describe_location(finding)}\n{finding.text}"
+                ),
+                to_plain_text(f"{finding.kind} {finding.condition}\n{finding.arithmetic}"),
+                to_plain_text(
+                    "\n".join(filter(None, (finding.model or "the limits", finding.setting)))
+                ),
+                to_plain_text(finding.confirmed, "green" if finding.is_confirmed else "yellow"),
             ]
-            shown.add_row(*cells, *([to_plain_text(one.since)] if one.since else []))
+            shown.add_row(*cells, *([to_plain_text(finding.since)] if finding.since else []))
         console.print(shown)
     _print_left_out(len(possible) - len(findings), console)
     if show_all:

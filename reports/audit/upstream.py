@@ -44,8 +44,8 @@ def render_deployment_report(line: DeploymentFinding, release: str) -> str:
 def _render_code(place: AuditFinding | DeploymentFinding) -> str:
     return markdown.render_code_block(
         "\n".join(
-            f"{'>' if here else ' '} {number:5} {line}"
-            for number, line, here in view.get_surrounding_lines(place, 5, 2)
+            f"{'>' if is_reported else ' '} {number:5} {line}"
+            for number, line, is_reported in view.get_surrounding_lines(place, 5, 2)
         )
     )
 
@@ -77,8 +77,8 @@ def _describe_evidence(finding: AuditFinding) -> str:
             f"this line. {gpu}."
         )
     card, _, part = finding.on_gpu.partition(": ")
-    what = f"Of the launch {part} were" if part else "The whole launch was"
+    extent = f"Of the launch {part} were" if part else "The whole launch was"
     return (
-        f"{what} run on an {card}, in real memory and with checks compiled in: "
+        f"{extent} run on an {card}, in real memory and with checks compiled in: "
         "one below passes, at it this line overflows."
     )

@@ -54,15 +54,15 @@ def make_headline_table(audit: ReleaseAudit) -> ReportTable:
     """Make the table of what deployments reach, and what they come near to."""
     rows: TableRows = [
         [
-            one.rank,
-            make_code_cell(one.kernel),
-            make_code_cell(f"{shorten_path(one.file)}:{one.line}"),
-            make_code_cell(one.text),
-            one.headline,
-            name_deployments(one),
-            make_code_cell(one.command),
+            finding.rank,
+            make_code_cell(finding.kernel),
+            make_code_cell(f"{shorten_path(finding.file)}:{finding.line}"),
+            make_code_cell(finding.text),
+            finding.headline,
+            name_deployments(finding),
+            make_code_cell(finding.command),
         ]
-        for one in audit.headline
+        for finding in audit.headline
     ]
     heads = ("rank", "kernel", "place", "line", "what", "deployments", "command")
     return ReportTable("What deployments reach", heads, rows)

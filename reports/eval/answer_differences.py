@@ -104,7 +104,7 @@ def _make_item(
             pairs = [(one.tokens, at) for one in (base, candidate)]
         else:
             letter = _find_first_mismatch(base.text, candidate.text)
-            pairs = [(list(one.text), letter) for one in (base, candidate)]
+            pairs = [(list(answer.text), letter) for answer in (base, candidate)]
         longest = max(len(pieces) for pieces, _ in pairs)
         sides = [_make_excerpt(pieces, where, where < longest) for pieces, where in pairs]
         facts = _describe_token(base, candidate, at)
@@ -175,11 +175,11 @@ def _describe_token(base: ItemAnswer, candidate: ItemAnswer, index: int) -> list
     ends = [answer.tokens[index : index + 1] for answer in (base, candidate)]
     both_have_tokens = bool(base.tokens and candidate.tokens)
     if both_have_tokens and ends[0] != ends[1]:
-        one, other = (_make_token_visible("".join(end)) for end in ends)
-        facts.append(f"token {index}: {one} became {other}")
+        base_token, candidate_token = (_make_token_visible("".join(end)) for end in ends)
+        facts.append(f"token {index}: {base_token} became {candidate_token}")
     elif both_have_tokens and ends[0]:
         facts.append(f"token {index}: {_make_token_visible(ends[0][0])} in both")
-    pair = [one for answer in (base, candidate) for one in answer.logprobs[index : index + 1]]
+    pair = [logprob for answer in (base, candidate) for logprob in answer.logprobs[index:][:1]]
     if len(pair) == 2:
         mine, others = pair
         change = None if mine is None or others is None else others - mine

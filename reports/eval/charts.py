@@ -67,10 +67,10 @@ def make_divergence_chart(eval_view: EvalView) -> DivergenceChart:
     """Make a bar for each pair of configurations, of the task with the largest divergence."""
     most: dict[tuple[str, str], ComparisonRow] = {}
     for row in eval_view.comparisons:
-        one = row.comparison
-        if one.kind == "tokens" and one.divergence is not None:
-            rows = most.get((one.base, one.candidate), row), row
-            most[one.base, one.candidate] = max(rows, key=_measure_prominence)
+        comparison = row.comparison
+        if comparison.kind == "tokens" and comparison.divergence is not None:
+            rows = most.get((comparison.base, comparison.candidate), row), row
+            most[comparison.base, comparison.candidate] = max(rows, key=_measure_prominence)
     values = [
         value
         for row in most.values()
@@ -91,16 +91,16 @@ def make_divergence_chart(eval_view: EvalView) -> DivergenceChart:
 
     bars = []
     for row in most.values():
-        one = row.comparison
-        task = f" ({row.task})" if one.task else ""
+        comparison = row.comparison
+        task = f" ({row.task})" if comparison.task else ""
         bad_tone = "bug" if row.has_planted_fault else "bad"
         bars.append(
             EvalBar(
-                formatting.to_single_line(one.candidate),
-                "good" if one.verdict.is_acceptable else bad_tone,
-                place(one.divergence or 0.0),
-                f"{view.format_number(one.divergence)}, {row.mark.word}",
-                noise_percent=None if one.noise is None else place(one.noise),
+                formatting.to_single_line(comparison.candidate),
+                "good" if comparison.verdict.is_acceptable else bad_tone,
+                place(comparison.divergence or 0.0),
+                f"{view.format_number(comparison.divergence)}, {row.mark.word}",
+                noise_percent=None if comparison.noise is None else place(comparison.noise),
                 title=f"{row.pair_label}{task}: {row.measure}",
             )
         )
@@ -113,10 +113,10 @@ def make_divergence_chart(eval_view: EvalView) -> DivergenceChart:
 
 
 def _measure_prominence(row: ComparisonRow) -> float:
-    one = row.comparison
-    if one.divergence is None or not math.isfinite(one.divergence):
+    comparison = row.comparison
+    if comparison.divergence is None or not math.isfinite(comparison.divergence):
         return math.inf
-    return one.divergence / max(one.noise or 0.0, 1e-12)
+    return comparison.divergence / max(comparison.noise or 0.0, 1e-12)
 
 
 def make_fault_matrix(eval_view: EvalView) -> FaultMatrix:

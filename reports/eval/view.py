@@ -148,8 +148,8 @@ class ComparisonRow:
 
     @property
     def pair_label(self) -> str:
-        one = self.comparison
-        return f"{to_single_line(one.base)} → {to_single_line(one.candidate)}"
+        comparison = self.comparison
+        return f"{to_single_line(comparison.base)} → {to_single_line(comparison.candidate)}"
 
     @property
     def task(self) -> str:
@@ -158,29 +158,37 @@ class ComparisonRow:
     @property
     def measure(self) -> str:
         """A drop with its interval, or a divergence beside the noise."""
-        one = self.comparison
-        if one.kind == "tokens":
-            return f"{format_number(one.divergence)} / {format_number(one.noise)}"
-        if one.drop is None:
+        comparison = self.comparison
+        if comparison.kind == "tokens":
+            return f"{format_number(comparison.divergence)} / {format_number(comparison.noise)}"
+        if comparison.drop is None:
             return "-"
-        if one.low is None or one.high is None:
-            return f"{one.drop:+.1%}"
-        return f"{one.drop:+.1%} [{one.low:+.1%}, {one.high:+.1%}]"
+        if comparison.low is None or comparison.high is None:
+            return f"{comparison.drop:+.1%}"
+        return f"{comparison.drop:+.1%} [{comparison.low:+.1%}, {comparison.high:+.1%}]"
 
     @property
     def counts_text(self) -> str:
-        one = self.comparison
-        parts = [f"{one.items} items"]
-        parts += [f"{one.lost} lost, {one.gained} gained"] if one.kind != "tokens" else []
-        parts += [f"{one.errors} errors"] if one.errors else []
+        comparison = self.comparison
+        parts = [f"{comparison.items} items"]
+        parts += (
+            [f"{comparison.lost} lost, {comparison.gained} gained"]
+            if comparison.kind != "tokens"
+            else []
+        )
+        parts += [f"{comparison.errors} errors"] if comparison.errors else []
         return ", ".join(parts)
 
     @property
     def differing_count(self) -> int:
         """The number of items that differ; `differences` may have only the first of them."""
-        one = self.comparison
-        counted = 0 if one.kind == "tokens" else one.lost + one.gained + one.errors
-        return max(counted, len(one.differences))
+        comparison = self.comparison
+        counted = (
+            0
+            if comparison.kind == "tokens"
+            else comparison.lost + comparison.gained + comparison.errors
+        )
+        return max(counted, len(comparison.differences))
 
     @property
     def explanation(self) -> str:
@@ -229,9 +237,11 @@ class EvalView:
     def caught_summary(self) -> str:
         """'5 of 5 faults caught (0 of 1 that need not be)'."""
         must = [row.fault.caught for row in self.faults if row.fault.expected]
-        others = [row.fault.caught for row in self.faults if not row.fault.expected]
+        unplanned = [row.fault.caught for row in self.faults if not row.fault.expected]
         text = f"{sum(must)} of {len(must)} faults caught"
-        return f"{text} ({sum(others)} of {len(others)} that need not be)" if others else text
+        return (
+            f"{text} ({sum(unplanned)} of {len(unplanned)} that need not be)" if unplanned else text
+        )
 
     @property
     def counts_text(self) -> str:
@@ -242,8 +252,10 @@ class EvalView:
     @property
     def stand_ins(self) -> str:
         """What stand-ins computed in all servers; those that repeat a fault are not counted."""
-        one = self.evaluation
-        return describe_run_stand_ins(one.device, (served.operators for served in one.served))
+        evaluation = self.evaluation
+        return describe_run_stand_ins(
+            evaluation.device, (served.operators for served in evaluation.served)
+        )
 
     @property
     def stand_in_lines(self) -> list[str]:
@@ -259,24 +271,26 @@ class EvalView:
     @property
     def settings(self) -> list[tuple[str, str]]:
         """The settings, and the smallest drop that so many items can detect."""
-        one = self.evaluation
+        evaluation = self.evaluation
         facts = [
-            ("device", one.device),
-            ("items", f"{one.items} a task, seed {one.seed}"),
-            ("false alarms", f"{one.alpha:.3g}, shared by {one.cells} comparisons"),
+            ("device", evaluation.device),
+            ("items", f"{evaluation.items} a task, seed {evaluation.seed}"),
+            ("false alarms", f"{evaluation.alpha:.3g}, shared by {evaluation.cells} comparisons"),
         ]
-        if one.smallest_drop is not None:
-            facts.append(("finds", f"a drop of {one.smallest_drop:.1%}, 95 times in 100"))
+        if evaluation.smallest_drop is not None:
+            facts.append(("finds", f"a drop of {evaluation.smallest_drop:.1%}, 95 times in 100"))
         return facts
 
 
 def make_view(evaluation: Evaluation) -> EvalView:
     planted = evaluation.planted_names
     rows = [
-        ComparisonRow(one, JUDGEMENT_MARKS[one.verdict], one.candidate in planted)
-        for one in evaluation.compared
+        ComparisonRow(
+            comparison, JUDGEMENT_MARKS[comparison.verdict], comparison.candidate in planted
+        )
+        for comparison in evaluation.compared
     ]
-    failed = {id(one) for one in evaluation.failed_comparisons}
+    failed = {id(comparison) for comparison in evaluation.failed_comparisons}
     rows.sort(key=lambda row: (row.has_planted_fault, id(row.comparison) not in failed))
     problems = evaluation.problems
     counts = Counter(row.comparison.verdict for row in rows if not row.has_planted_fault)
@@ -284,9 +298,14 @@ def make_view(evaluation: Evaluation) -> EvalView:
         evaluation=evaluation,
         green=not problems,
         problems=[to_single_line(problem, MAX_REASON_LENGTH) for problem in problems],
-        tasks=list(dict.fromkeys(task for one in evaluation.served for task in one.tasks)),
+        tasks=list(
+            dict.fromkeys(
+                task for configuration in evaluation.served for task in configuration.tasks
+            )
+        ),
         configurations=[
-            _make_configuration_row(one, one.name in planted) for one in evaluation.served
+            _make_configuration_row(configuration, configuration.name in planted)
+            for configuration in evaluation.served
         ],
         comparisons=rows,
         faults=[FaultRow(fault, _choose_fault_mark(fault)) for fault in evaluation.faults],

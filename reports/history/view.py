@@ -110,8 +110,8 @@ class HistoryView:
             open_ = format_count(counts[TimelineState.NOT_RUN], "earlier failure")
             return f"Nothing failed in the night of {night}, and {open_} was not run."
         if bugs := counts[TimelineState.KNOWN_BUG]:
-            what = format_count(bugs, "known bug")
-            return f"Nothing failed in the night of {night} but for {what}."
+            bug_count = format_count(bugs, "known bug")
+            return f"Nothing failed in the night of {night} but for {bug_count}."
         return f"Nothing failed in the night of {night}."
 
     @property
@@ -176,7 +176,10 @@ class HistoryView:
         rows = []
         for kind, resource in sorted(usages):
             seconds = [night.spent.get(kind, {}).get(resource, 0.0) for night in nights]
-            costs = (self.describe_usage(resource, one) for one in (sum(seconds), seconds[-1]))
+            costs = (
+                self.describe_usage(resource, used_seconds)
+                for used_seconds in (sum(seconds), seconds[-1])
+            )
             rows.append((f"{kind}, {resource}", *costs))
         return rows
 
@@ -217,7 +220,7 @@ def describe_since(line: Timeline, history_view: HistoryView) -> str:
     days = history_view.days
     if line.state is TimelineState.MENDED:
         return f"passes since {days[line.since_night]}"
-    failed = [one for one in line.informative_points if one.night_index >= line.since_night]
+    failed = [point for point in line.informative_points if point.night_index >= line.since_night]
     text = f"since {days[line.since_night]}"
     text += f", {len(failed)} times" if len(failed) > 1 else ""
     if line.last_ok is None:

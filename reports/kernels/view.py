@@ -24,7 +24,8 @@ def describe_inventory(inventory: KernelInventory) -> str:
 def count_launchers(kernels: list[ListedKernel], word: str) -> int:
     """Count the kernels that some launcher of a kind reaches: `suite`, `server` or `zoo`."""
     return sum(
-        any(one.partition(" ")[0] == word for one in kernel.reached_by) for kernel in kernels
+        any(launcher.partition(" ")[0] == word for launcher in kernel.reached_by)
+        for kernel in kernels
     )
 
 
@@ -42,7 +43,7 @@ def describe_unreached_lines(kernel: ListedKernel) -> str:
             ranges[-1] = [ranges[-1][0], line]
         else:
             ranges.append([line])
-    return ", ".join(" to ".join(map(str, one)) for one in ranges)
+    return ", ".join(" to ".join(map(str, line_range)) for line_range in ranges)
 
 
 def make_folder_table(inventory: KernelInventory) -> ReportTable:
@@ -117,8 +118,8 @@ def shorten_list(words: list[str]) -> str:
 def list_launchers(kernel: ListedKernel) -> str:
     """Describe who reaches a kernel: '4 guards, zoo llama, qwen3 and 20 more'."""
     names: dict[str, list[str]] = {}
-    for one in kernel.reached_by:
-        word, _, name = one.partition(" ")
+    for launcher in kernel.reached_by:
+        word, _, name = launcher.partition(" ")
         names.setdefault(word, []).append(name)
     return "; ".join(f"{word} {shorten_list(each)}".strip() for word, each in names.items())
 

@@ -116,7 +116,9 @@ class MatrixView:
 def make_view(run: MatrixRun) -> MatrixView:
     counts = run.counts
     order = ["green", *(word for word in OUTCOME_MARKS if word != "green")]
-    timed = sorted((cell for cell in run.cells if cell.seconds), key=lambda one: -one.seconds)
+    timed = sorted(
+        (cell for cell in run.cells if cell.seconds), key=lambda timed_cell: -timed_cell.seconds
+    )
     return MatrixView(
         run=run,
         counts=[(OUTCOME_MARKS[word], counts[word]) for word in order if counts.get(word)],
@@ -162,13 +164,17 @@ def describe_attempts(cell: MatrixCellResult) -> str:
     """Describe each attempt in a few words: 'exit code 1, then exit code 0'."""
     if not cell.attempts:
         return "not run"
-    attempts = ", then ".join(to_single_line(one.how, 200) for one in cell.attempts)
+    attempts = ", then ".join(to_single_line(attempt.how, 200) for attempt in cell.attempts)
     return attempts if cell.outcome else f"{attempts}, then not run again"
 
 
 def choose_output(cell: MatrixCellResult) -> str:
     """Choose the end of the log of the last attempt that failed."""
-    failed = (one for one in reversed(cell.attempts) if one.outcome is not AttemptOutcome.GREEN)
+    failed = (
+        attempt
+        for attempt in reversed(cell.attempts)
+        if attempt.outcome is not AttemptOutcome.GREEN
+    )
     return next((attempt.output for attempt in failed if attempt.output), "")
 
 

@@ -43,9 +43,9 @@ def _render_section(section: ReviewSection, with_details: bool = True) -> str:
         body.append(f"{detail.mark.glyph} **{escape_text(detail.title)}**")
         body += [render_code_block(text)] if text else []
         body += [render_code_block(detail.diff.strip(), "diff")] if detail.diff else []
-    left = len(section.details) - MAX_DETAILS
-    if with_details and left > 0:
-        body.append(f"… and {left} more on the page.")
+    more = len(section.details) - MAX_DETAILS
+    if with_details and more > 0:
+        body.append(f"… and {more} more on the page.")
     title = f"<b>{escape_text(section.title)}</b>: {escape_text(section.summary)}"
     shown = [part for part in body if part]
     return (

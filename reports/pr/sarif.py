@@ -51,35 +51,44 @@ _RULES = (
 def render_sarif(run: PrRun) -> str:
     results = [
         _make_result(
-            *("fix-taken-back", "error", one.path, one.line),
-            f"{one.id}: {one.effect}: {one.title} ({one.symptom})",
+            *("fix-taken-back", "error", toggle.path, toggle.line),
+            f"{toggle.id}: {toggle.effect}: {toggle.title} ({toggle.symptom})",
         )
-        for one in run.taken_back
-    ]
-    results += [
-        _make_result("toggle-stale", "warning", one.path, one.line, f"{one.id}: {one.why}")
-        for one in run.toggles
-        if one.effect is ToggleEffect.STALE
+        for toggle in run.taken_back
     ]
     results += [
         _make_result(
-            *("audit-finding", "error" if one.is_confirmed else "warning", one.path, one.line),
-            f"{one.kernel}: {one.kind}: {one.condition}. {one.confirmed}",
+            "toggle-stale", "warning", toggle.path, toggle.line, f"{toggle.id}: {toggle.why}"
         )
-        for one in run.findings
+        for toggle in run.toggles
+        if toggle.effect is ToggleEffect.STALE
     ]
-    for one in run.kernels:
-        if one.answer in (KernelAnswer.REPORTED, KernelAnswer.DIFFERENT):
-            level = "error" if one.answer is KernelAnswer.REPORTED else "warning"
-            text = f"{one.kernel}: {one.answer}: {one.why}"
-            results.append(_make_result("kernel-answers-differ", level, one.path, one.line, text))
     results += [
         _make_result(
-            *("fault-unnoticed", "note", one.path, one.line),
-            f"{one.outcome}: {one.words}; the nearest guard: {one.nearest}, {one.nearness}",
+            *(
+                "audit-finding",
+                "error" if finding.is_confirmed else "warning",
+                finding.path,
+                finding.line,
+            ),
+            f"{finding.kernel}: {finding.kind}: {finding.condition}. {finding.confirmed}",
         )
-        for one in run.faults
-        if one.nearest
+        for finding in run.findings
+    ]
+    for kernel in run.kernels:
+        if kernel.answer in (KernelAnswer.REPORTED, KernelAnswer.DIFFERENT):
+            level = "error" if kernel.answer is KernelAnswer.REPORTED else "warning"
+            text = f"{kernel.kernel}: {kernel.answer}: {kernel.why}"
+            results.append(
+                _make_result("kernel-answers-differ", level, kernel.path, kernel.line, text)
+            )
+    results += [
+        _make_result(
+            *("fault-unnoticed", "note", fault.path, fault.line),
+            f"{fault.outcome}: {fault.words}; the nearest guard: {fault.nearest}, {fault.nearness}",
+        )
+        for fault in run.faults
+        if fault.nearest
     ]
     for path, faults in view.group_unguarded_faults(run).items():
         text = f"{view.describe_unguarded_faults(faults)}; {faults[0].nearness}"

@@ -79,7 +79,7 @@ class ReviewSection:
 
 def describe_run(run: PrRun) -> str:
     """Describe a run in one sentence."""
-    changed = sum(one.added for one in run.files)
+    changed = sum(file.added for file in run.files)
     return (
         f"{run.headline[:1].upper()}{run.headline[1:]}. "
         f"{format_count(len(run.files), 'file')} of the package, {format_count(changed, 'line')}; "
@@ -102,8 +102,8 @@ def make_sections(run: PrRun) -> list[ReviewSection]:
 
 def make_file_table(run: PrRun) -> ReportTable:
     rows: TableRows = [
-        [make_code_cell(one.path), str(one.added or ""), str(one.removed or "")]
-        for one in run.files
+        [make_code_cell(file.path), str(file.added or ""), str(file.removed or "")]
+        for file in run.files
     ]
     return ReportTable(
         "Changed files", ("file", "new lines", "old lines"), rows, ("new lines", "old lines")
@@ -113,22 +113,22 @@ def make_file_table(run: PrRun) -> ReportTable:
 def _make_toggles(run: PrRun) -> ReviewSection:
     rows: TableRows = []
     details = []
-    for one in run.toggles:
-        mark = MARKS[one.effect.value]
-        place = f"{one.path}:{one.line}" if one.path else ""
+    for toggle in run.toggles:
+        mark = MARKS[toggle.effect.value]
+        place = f"{toggle.path}:{toggle.line}" if toggle.path else ""
         rows.append(
             [
-                make_code_cell(one.id),
+                make_code_cell(toggle.id),
                 make_mark(mark),
-                one.before,
-                one.after,
+                toggle.before,
+                toggle.after,
                 make_code_cell(place),
-                one.title,
+                toggle.title,
             ]
         )
-        if one.why or one.diff:
-            lines = [one.why] if one.why else []
-            details.append(ReviewDetail(mark, one.id, lines, one.diff))
+        if toggle.why or toggle.diff:
+            lines = [toggle.why] if toggle.why else []
+            details.append(ReviewDetail(mark, toggle.id, lines, toggle.diff))
     unchanged = run.toggle_count - len(run.toggles)
     summary = f"{unchanged} of {run.toggle_count} toggles are as before"
     counts = [
@@ -156,28 +156,28 @@ def get_guard_mark(change: GuardChange) -> ReportMark:
 def _make_suites(run: PrRun) -> ReviewSection:
     rows: TableRows = []
     details = []
-    for one in run.guards:
-        mark = get_guard_mark(one)
-        reached = run.reaching.get(one.guard.partition("[")[0], 0)
+    for guard in run.guards:
+        mark = get_guard_mark(guard)
+        reached = run.reaching.get(guard.guard.partition("[")[0], 0)
         rows.append(
             [
-                make_code_cell(shorten_guard(one.guard)),
-                make_code_cell(one.toggle) if one.toggle else make_quiet_cell("none"),
+                make_code_cell(shorten_guard(guard.guard)),
+                make_code_cell(guard.toggle) if guard.toggle else make_quiet_cell("none"),
                 make_mark(mark),
-                one.before or make_quiet_cell("not run"),
-                one.after or make_quiet_cell("not run"),
+                guard.before or make_quiet_cell("not run"),
+                guard.after or make_quiet_cell("not run"),
                 str(reached or ""),
             ]
         )
         if not mark.good:
-            example = [f"    {line}" for line in one.example]
-            lines = [line for line in (one.why, one.headline) if line]
-            title = f"{one.guard} for {one.toggle}" if one.toggle else one.guard
+            example = [f"    {line}" for line in guard.example]
+            lines = [line for line in (guard.why, guard.headline) if line]
+            title = f"{guard.guard} for {guard.toggle}" if guard.toggle else guard.guard
             details.append(ReviewDetail(mark, title, [*lines, *example]))
     heads = ("guard", "toggle", "as it is", "before", "after", "changed lines")
-    cells = [one for one in run.guards if one.toggle]
-    proven = sum(one.after == "proven" for one in cells)
-    passing = sum(one.plain_after == "passed" for one in run.guards)
+    cells = [guard for guard in run.guards if guard.toggle]
+    proven = sum(guard.after == "proven" for guard in cells)
+    passing = sum(guard.plain_after == "passed" for guard in run.guards)
     reaching = len(run.reaching)
     summary = (
         f"{format_count(reaching, 'guard')} {'runs' if reaching == 1 else 'run'} changed lines; "
@@ -198,9 +198,9 @@ def shorten_guard(guard: str) -> str:
 def group_unguarded_faults(run: PrRun) -> dict[str, list[UnnoticedFault]]:
     """Group the faults of whose module no guard runs a line, by file: each file is named once."""
     unguarded: dict[str, list[UnnoticedFault]] = {}
-    for one in run.faults:
-        if not one.nearest:
-            unguarded.setdefault(one.path, []).append(one)
+    for fault in run.faults:
+        if not fault.nearest:
+            unguarded.setdefault(fault.path, []).append(fault)
     return unguarded
 
 
@@ -211,13 +211,13 @@ def describe_unguarded_faults(faults: list[UnnoticedFault]) -> str:
 def _make_findings(run: PrRun) -> ReviewSection:
     rows: TableRows = [
         [
-            make_code_cell(one.kernel.partition(":")[2]),
-            make_code_cell(f"{one.path}:{one.line}"),
-            one.kind,
-            make_mark(MARKS["confirmed" if one.is_confirmed else "unconfirmed"]),
-            one.condition,
+            make_code_cell(finding.kernel.partition(":")[2]),
+            make_code_cell(f"{finding.path}:{finding.line}"),
+            finding.kind,
+            make_mark(MARKS["confirmed" if finding.is_confirmed else "unconfirmed"]),
+            finding.condition,
         ]
-        for one in run.findings
+        for finding in run.findings
     ]
     summary = (
         f"{format_count(run.audited, 'changed kernel')} audited: "
@@ -233,26 +233,34 @@ def _make_findings(run: PrRun) -> ReviewSection:
 def _make_kernels(run: PrRun) -> ReviewSection:
     rows: TableRows = []
     details = []
-    for one in run.kernels:
-        mark = MARKS[one.answer.value]
-        counted = f"{one.differing} of {one.launches}" if one.differing else str(one.launches or "")
+    for kernel in run.kernels:
+        mark = MARKS[kernel.answer.value]
+        counted = (
+            f"{kernel.differing} of {kernel.launches}"
+            if kernel.differing
+            else str(kernel.launches or "")
+        )
         rows.append(
             [
-                make_code_cell(one.kernel.partition(":")[2]),
-                make_code_cell(f"{one.path}:{one.line}"),
+                make_code_cell(kernel.kernel.partition(":")[2]),
+                make_code_cell(f"{kernel.path}:{kernel.line}"),
                 make_mark(mark),
                 counted,
-                one.why,
+                kernel.why,
             ]
         )
-        if one.smallest:
-            lines = [one.why, "the smallest launch:", *(f"    {line}" for line in one.smallest)]
-            details.append(ReviewDetail(mark, one.kernel, lines))
-    compared = [one for one in run.kernels if one.answer is not KernelAnswer.NOT_COMPARED]
+        if kernel.smallest:
+            lines = [
+                kernel.why,
+                "the smallest launch:",
+                *(f"    {line}" for line in kernel.smallest),
+            ]
+            details.append(ReviewDetail(mark, kernel.kernel, lines))
+    compared = [kernel for kernel in run.kernels if kernel.answer is not KernelAnswer.NOT_COMPARED]
     counts = [
         f"{number} {answer}"
         for answer in KernelAnswer
-        if (number := sum(one.answer is answer for one in run.kernels))
+        if (number := sum(kernel.answer is answer for kernel in run.kernels))
     ]
     summary = (
         f"{format_count(len(run.kernels), 'changed kernel')}, "
@@ -269,16 +277,18 @@ def _make_kernels(run: PrRun) -> ReviewSection:
 def _make_faults(run: PrRun) -> ReviewSection:
     rows: TableRows = []
     details = []
-    for one in run.faults:
-        if one.nearest:
+    for fault in run.faults:
+        if fault.nearest:
             place, nearest = (
-                make_code_cell(f"{one.path}:{one.line}"),
-                make_code_cell(shorten_guard(one.nearest)),
+                make_code_cell(f"{fault.path}:{fault.line}"),
+                make_code_cell(shorten_guard(fault.nearest)),
             )
-            mark = make_mark(MARKS[one.outcome])
-            rows.append([make_code_cell(one.id), place, mark, one.words, nearest, one.nearness])
-            title = f"{one.id}: {one.words}"
-            details.append(ReviewDetail(MARKS[one.outcome], title, [], one.diff))
+            mark = make_mark(MARKS[fault.outcome])
+            rows.append(
+                [make_code_cell(fault.id), place, mark, fault.words, nearest, fault.nearness]
+            )
+            title = f"{fault.id}: {fault.words}"
+            details.append(ReviewDetail(MARKS[fault.outcome], title, [], fault.diff))
     for path, faults in group_unguarded_faults(run).items():
         mark = make_mark(MARKS[faults[0].outcome])
         words = describe_unguarded_faults(faults)
@@ -302,25 +312,25 @@ def _make_faults(run: PrRun) -> ReviewSection:
 def _make_zoo(run: PrRun) -> ReviewSection:
     rows: TableRows = []
     details = []
-    for one in run.claims:
-        if one.is_lost:
+    for claim in run.claims:
+        if claim.is_lost:
             mark = MARKS["holds no more"]
         else:
-            mark = MARKS["fails as before" if one.after in ("fails", "absent") else "held"]
-        if one.after == "not tested":
+            mark = MARKS["fails as before" if claim.after in ("fails", "absent") else "held"]
+        if claim.after == "not tested":
             continue
         rows.append(
             [
-                make_code_cell(one.architecture),
-                one.claim,
+                make_code_cell(claim.architecture),
+                claim.claim,
                 make_mark(mark),
-                one.before,
-                one.after,
+                claim.before,
+                claim.after,
             ]
         )
         if not mark.good:
-            title = f"{one.architecture}: {one.claim}"
-            details.append(ReviewDetail(mark, title, [one.headline]))
+            title = f"{claim.architecture}: {claim.claim}"
+            details.append(ReviewDetail(mark, title, [claim.headline]))
     heads = ("architecture", "claim", "", "before", "after")
     table = ReportTable("Architectures that run changed code", heads, rows)
     return ReviewSection(
@@ -331,14 +341,22 @@ def _make_zoo(run: PrRun) -> ReviewSection:
 def _make_rehearsals(run: PrRun) -> ReviewSection:
     rows: TableRows = []
     details = []
-    for one in run.rehearsals:
-        mark = MARKS["breaks" if one.is_broken else "worse" if one.is_worse else "other"]
-        before, after = (text or make_quiet_cell("none") for text in (one.before, one.after))
-        rows.append([make_code_cell(one.deployment), one.what, make_mark(mark), before, after])
+    for rehearsal in run.rehearsals:
+        mark = MARKS[
+            "breaks" if rehearsal.is_broken else "worse" if rehearsal.is_worse else "other"
+        ]
+        before, after = (
+            text or make_quiet_cell("none") for text in (rehearsal.before, rehearsal.after)
+        )
+        rows.append(
+            [make_code_cell(rehearsal.deployment), rehearsal.what, make_mark(mark), before, after]
+        )
         if not mark.good:
-            details.append(ReviewDetail(mark, f"{one.deployment}: {one.what}", [one.after]))
+            details.append(
+                ReviewDetail(mark, f"{rehearsal.deployment}: {rehearsal.what}", [rehearsal.after])
+            )
     summary = _describe_touched(run.deployments, "deployment")
-    if not rows and any(not one.left_out for one in run.deployments):
+    if not rows and any(not item.left_out for item in run.deployments):
         summary += "; their memory, kernels and findings are as before"
     heads = ("deployment", "what", "", "before", "after")
     table = ReportTable("Deployments that run changed code", heads, rows)
@@ -347,7 +365,7 @@ def _make_rehearsals(run: PrRun) -> ReviewSection:
 
 def _describe_touched(items: list[TouchedItem], noun: str) -> str:
     """Describe what runs changed code, and why those that were run here do."""
-    ran = [f"{one.name} ({one.why})" for one in items if not one.left_out]
+    ran = [f"{item.name} ({item.why})" for item in items if not item.left_out]
     known = format_count(len(items), noun)
     verb = "runs" if len(items) == 1 else "run"
     if not items:

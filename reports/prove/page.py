@@ -89,7 +89,7 @@ def make_index(proof_view: ProofView, details: list[dict[str, Any]]) -> dict[str
                 "name": make_visible(family.name),
                 "toggles": [
                     toggle_to_json(row, details)
-                    | {"proven": [one.describe(known) for one in proofs.get(row.toggle.id, ())]}
+                    | {"proven": [proof.describe(known) for proof in proofs.get(row.toggle.id, ())]}
                     for row in family.rows
                 ],
             }

@@ -56,7 +56,7 @@ def print_single_release(proof_view: ProofView, console: Console) -> None:
     table.add_column("toggle", no_wrap=True, overflow="ellipsis", max_width=40 if wide else 28)
     table.add_column("guards", justify="right", no_wrap=True)
     table.add_column("verdict", overflow="fold")
-    table.add_column("least reach\nfixed/buggy", justify="right", no_wrap=True)
+    table.add_column("code ran\nfixed/buggy", justify="right", no_wrap=True)
     table.add_column("time", justify="right", no_wrap=True)
     if wide:
         table.add_column("without the fix", no_wrap=True)
@@ -173,8 +173,8 @@ def format_lifetime(row: ToggleRow, *, short: bool) -> Text:
     """Format the first and the last release on which running showed the bug."""
     lifetime = row.lifetime
     if lifetime.first_buggy and short:
-        ends = map(shorten_release, (lifetime.first_buggy, lifetime.last_buggy))
-        return to_plain_text("-".join(dict.fromkeys(ends)))
+        release_names = map(shorten_release, (lifetime.first_buggy, lifetime.last_buggy))
+        return to_plain_text("-".join(dict.fromkeys(release_names)))
     text = to_plain_text(lifetime.span)
     if not lifetime.first_buggy:
         text = Text("none" if lifetime.was_observed else "", style="dim")

@@ -275,9 +275,9 @@ def describe_repeats(side: SideResult) -> str:
     """Return 'Run again, it failed 3 of 3 times.'; '' if it ran once."""
     if not side.again:
         return ""
-    same = sum(is_expected_outcome(side.side, again.outcome) for again in side.again)
+    repeated_alike = sum(is_expected_outcome(side.side, again.outcome) for again in side.again)
     ended = "failed" if side.side == "buggy" else "passed"
-    return f"Run again, it {ended} {same} of {len(side.again)} times."
+    return f"Run again, it {ended} {repeated_alike} of {len(side.again)} times."
 
 
 def make_view(runs: ProveRun | Sequence[ProveRun]) -> ProofView:

@@ -57,10 +57,10 @@ def scale_pool_points(
 
     The line has a point for each pool, by the batch's setting; right of it the batch overflows.
     """
-    own = finding.points[-1][0], result.settings["slots"]
-    points = [own, *((size, slots) for slots, size in finding.pool_points)]
+    settings = finding.points[-1][0], result.settings["slots"]
+    points = [settings, *((size, slots) for slots, size in finding.pool_points)]
     largest = max(size for size, _ in points)
-    return [(100 * size / largest, 50 - 50 * slots / own[1]) for size, slots in points]
+    return [(100 * size / largest, 50 - 50 * slots / settings[1]) for size, slots in points]
 
 
 def list_plot_points(finding: RehearsalFinding) -> list[tuple[float, float]]:

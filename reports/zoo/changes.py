@@ -48,8 +48,8 @@ def describe_all(changes: ZooChanges) -> list[str]:
         sentences.append(f"run on one of the two alone: {', '.join(changes.not_compared)}")
     if not changes.compared:
         sentences.append("nothing is compared")
-    first, second = changes.runs
-    return [*sentences, f"again: unfix report {first}, unfix report {second}"]
+    earlier, later = changes.runs
+    return [*sentences, f"again: unfix report {earlier}, unfix report {later}"]
 
 
 def make_table(changes: ZooChanges) -> ReportTable:
@@ -84,10 +84,10 @@ def describe_changes(changes: ZooChanges) -> str:
     """Describe a comparison in one sentence: '2 of 90 rows changed, one for the worse'."""
     changed = {change.name for change in changes.changes}
     worse = {change.name for change in changes.changes if change.is_worse}
-    first, second = changes.releases
+    earlier, later = changes.releases
     gained, lost, moved = (len(each) for each in (changes.gained, changes.lost, changes.moved))
     return (
-        f"{first} to {second}: {len(changed)} of {changes.compared} rows "
+        f"{earlier} to {later}: {len(changed)} of {changes.compared} rows "
         f"changed, {len(worse)} for the worse; {_count_starts(changes.changes)}; "
         f"{gained} kernels gained, {lost} lost, {moved} moved"
     )

@@ -19,9 +19,9 @@ def print_run(run: ZooRun, console: Console) -> None:
         text = f"{claim.verdict}: {result.name}: {claim.claim}: {claim.headline}"
         console.print(to_plain_text(text, style), soft_wrap=True)
     console.print(to_plain_text(view.describe_stand_ins(run), "dim"), soft_wrap=True)
-    others = [
+    other_rows = [
         problem
         for problem in run.problems
         if not any(problem.startswith(f"{result.name}: ") for result in run.present)
     ]
-    print_ending(console, run.green, view.describe_run(run), others, run.id)
+    print_ending(console, run.green, view.describe_run(run), other_rows, run.id)

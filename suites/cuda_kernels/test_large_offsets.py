@@ -15,6 +15,7 @@ import torch
 
 from fixtures import cuda_kernels
 from harness import checking
+from harness.sanitizer.plugins.for_sglang.formulas import normalize_rows
 
 BOUNDARY = 1 << 31  # elements; twice as many in kernels that count without a sign
 
@@ -57,8 +58,7 @@ def test_a_normed_head_is_found_behind_wide_tokens(distance: int) -> None:
         weight = torch.ones(head, dtype=torch.bfloat16, device=device)
         places = torch.zeros(3, dtype=torch.int32, device=device)  # position 0 turns nothing
         run(fused, 1, 1, values, head, 1e-6, weight, weight, 1e4, True, places, 1.0, 1.0, 1.0, 1.0)
-        exact = rows.float().view(3, 2, head)
-        exact *= (exact.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+        exact = normalize_rows(rows.view(3, 2, head))
         found = fused[:, : 2 * head].float().view(3, 2, head)
         torch.testing.assert_close(found, exact, rtol=0.01, atol=0.01)
 

@@ -9,120 +9,106 @@ THE INVARIANTS IN PLAIN WORDS
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures import cuda_kernels
-from harness import checking
+from fixtures.cuda_kernels import KernelDraw
+from harness.runs.zoo.formulas import Formula, FormulaList, Pair
+from harness.sanitizer.plugins.for_sglang.formulas import (
+    find_exponents,
+    find_scales,
+    repeat_scales,
+    round_to_codes,
+)
 
 FP8, LARGEST, GROUP = torch.float8_e4m3fn, 448.0, 128
+
+formula = FormulaList()
+
+
+def draw_rows(draw: KernelDraw, width: int) -> torch.Tensor:
+    scale = draw.one_of(1e-3, 1.0, 300.0)
+    return draw.floats(draw.between(1, 3), width, dtype=torch.bfloat16, scale=scale)
+
+
+@formula("quantization.per_token_quant_fp8:per_token_quant_fp8")
+def each_token_has_its_scale(draw: KernelDraw, run: Any) -> Pair:
+    rows = draw_rows(draw, 256)
+    found, scales = draw.empty(*rows.shape, dtype=FP8), draw.empty(len(rows), 1, dtype=torch.float)
+    run(rows, found, scales)
+    return pair_quantized(rows, found, scales, find_scales(rows))
+
+
+@formula("quantization.per_tensor_quant_fp8:per_tensor_quant_fp8")
+def a_tensor_has_one_scale(draw: KernelDraw, run: Any) -> Pair:
+    rows, is_static = draw_rows(draw, 264), draw.flag()
+    found, wanted = draw.empty(*rows.shape, dtype=FP8), find_scales(rows.flatten())
+    scale = wanted.clone() if is_static else torch.zeros_like(wanted)
+    run(rows, found, scale, is_static)
+    return pair_quantized(rows, found, scale, wanted)
+
+
+@formula("quantization.per_token_group_quant:per_token_group_quant")
+def a_group_has_a_number_as_its_scale(draw: KernelDraw, run: Any) -> Pair:
+    rows = draw_rows(draw, 2 * GROUP)
+    found = torch.empty_like(rows, dtype=FP8)
+    scales = torch.empty(len(rows), 2, dtype=torch.float32, device=draw.device)
+    run(rows, found, scales, group_size=GROUP)
+    return pair_quantized(rows, found, scales, find_scales(rows, GROUP))
+
+
+@formula("quantization.per_token_group_quant:per_token_group_quant")
+def a_group_has_an_exponent_as_its_scale(draw: KernelDraw, run: Any) -> Pair:
+    rows = draw_rows(draw, 4 * GROUP)
+    found, packed = run(rows, group_size=GROUP, scale_ue8m0=True)
+    draw.outputs.append(found)
+    exponents = packed.view(torch.uint8).view(len(rows), 4).float()
+    assert exponents.equal(find_exponents(find_scales(rows, GROUP, smallest=1e-10)))
+    scales = repeat_scales(torch.exp2(exponents - 127), 4 * GROUP)
+    assert found.float().equal(round_to_codes(rows, scales).float())
+    return [], []
+
+
+def pair_quantized(
+    rows: torch.Tensor, found: torch.Tensor, scales: torch.Tensor, wanted: torch.Tensor
+) -> Pair:
+    """The scales are right to float32's rounding; each value has to be next to its quotient."""
+    torch.testing.assert_close(scales, wanted, rtol=1e-5, atol=0)
+    assert (found.float().abs() <= LARGEST).all()
+    return [found], [rows.float() / repeat_scales(scales, rows.shape[-1])]
 
 
 pytestmark = pytest.mark.prepared(
     by=cuda_kernels.build_modules,
-    names=(
-        "quantization.hadamard",
-        "quantization.per_tensor_quant_fp8",
-        "quantization.per_token_group_quant",
-        "quantization.per_token_quant_fp8",
-    ),
+    names=("quantization.hadamard", *cuda_kernels.list_modules(formula)),
 )
 
-sizes = st.sampled_from([1e-3, 1.0, 300.0])
+
+@pytest.mark.parametrize("kernel", formula.formulas, ids=lambda kernel: kernel.name)
+@given(data=st.data())
+def test_a_kernel_computes_its_formula(kernel: Formula, data: st.DataObject) -> None:
+    cuda_kernels.compare_kernel(kernel, data, relative=0.0626, absolute=0.001)
 
 
-@given(tokens=st.integers(1, 3), size=sizes, seed=cuda_kernels.seeds)
-def test_each_token_has_its_scale(tokens: int, size: float, seed: int) -> None:
-    name = "per_token_quant_fp8"
-    quantize = cuda_kernels.require_kernel(f"quantization.{name}", name)
-    with checking.checked_cuda() as check:
-        rows = draw_rows(seed, tokens, 256, size, check.device)
-        found = torch.empty(tokens, 256, dtype=FP8, device=check.device)
-        scales = torch.empty(tokens, 1, dtype=torch.float32, device=check.device)
-        quantize(rows, found, scales)
-        check.assert_written(found)
-        expect_quantized(rows, found, scales, rows.float().abs().amax(-1, keepdim=True) / LARGEST)
+transforms = FormulaList()
 
 
-@given(count=st.integers(1, 4), is_static=st.booleans(), size=sizes, seed=cuda_kernels.seeds)
-def test_a_tensor_has_one_scale(count: int, is_static: bool, size: float, seed: int) -> None:
-    name = "per_tensor_quant_fp8"
-    quantize = cuda_kernels.require_kernel(f"quantization.{name}", name)
-    with checking.checked_cuda() as check:
-        rows = draw_rows(seed, count, 264, size, check.device)
-        wanted = rows.float().abs().max() / LARGEST
-        scale = torch.zeros(1, dtype=torch.float32, device=check.device)
-        if is_static:
-            scale.fill_(wanted)
-        found = torch.empty(count, 264, dtype=FP8, device=check.device)
-        quantize(rows, found, scale, is_static)
-        check.assert_written(found)
-        expect_quantized(rows, found, scale, wanted.reshape(1))
+@transforms("quantization.hadamard:hadamard_transform")
+def a_hadamard_transform_sums_with_signs(draw: KernelDraw, run: Any) -> Pair:
+    width, scale = draw.one_of(8, 64, 100, 128), draw.one_of(1.0, 0.125)
+    rows = draw.halves(draw.between(1, 3), width)
+    padded = 1 << (width - 1).bit_length()
+    signs = torch.tensor(
+        [[1.0 - 2 * ((a & b).bit_count() % 2) for b in range(padded)] for a in range(width)]
+    )
+    return [run(rows, scale).cpu()], [scale * rows.float().cpu() @ signs[:, :width].T]
 
 
-@given(tokens=st.integers(1, 3), size=sizes, seed=cuda_kernels.seeds)
-def test_a_group_has_an_exponent_as_its_scale(tokens: int, size: float, seed: int) -> None:
-    name = "per_token_group_quant"
-    quantize = cuda_kernels.require_kernel(f"quantization.{name}", name)
-    with checking.checked_cuda() as check:
-        rows = draw_rows(seed, tokens, 4 * GROUP, size, check.device)
-        groups = rows.float().view(tokens, 4, GROUP)
-        found, packed = quantize(rows, group_size=GROUP, scale_ue8m0=True)
-        check.assert_written(found)
-        exponents = packed.view(torch.uint8).view(tokens, 4).float()
-        raw = groups.abs().amax(-1).clamp(min=1e-10) / LARGEST
-        assert exponents.equal(raw.log2().ceil() + 127)
-        wanted = (groups / torch.exp2(exponents - 127)[..., None]).view(tokens, -1).to(FP8).float()
-        assert found.float().equal(wanted)
-
-
-@given(tokens=st.integers(1, 3), size=sizes, seed=cuda_kernels.seeds)
-def test_a_group_has_a_number_as_its_scale(tokens: int, size: float, seed: int) -> None:
-    name = "per_token_group_quant"
-    quantize = cuda_kernels.require_kernel(f"quantization.{name}", name)
-    with checking.checked_cuda() as check:
-        rows = draw_rows(seed, tokens, 2 * GROUP, size, check.device)
-        found = torch.empty(tokens, 2 * GROUP, dtype=FP8, device=check.device)
-        scales = torch.empty(tokens, 2, dtype=torch.float32, device=check.device)
-        quantize(rows, found, scales, group_size=GROUP)
-        groups = rows.view(tokens, 2, GROUP)
-        largest = groups.float().abs().amax(-1, keepdim=True)
-        expect_quantized(groups, found.view(tokens, 2, GROUP), scales[..., None], largest / LARGEST)
-
-
-@given(
-    tokens=st.integers(1, 3),
-    width=st.sampled_from([8, 64, 100, 128]),
-    scale=st.sampled_from([1.0, 0.125]),
-    seed=cuda_kernels.seeds,
-)
-def test_a_hadamard_transform_sums_with_signs(
-    tokens: int, width: int, scale: float, seed: int
-) -> None:
-    transform = cuda_kernels.require_kernel("quantization.hadamard", "hadamard_transform")
-    with checking.checked_cuda() as check:
-        rows = draw_rows(seed, tokens, width, 1.0, check.device)
-        found = transform(rows, scale)
-        padded = 1 << (width - 1).bit_length()
-        signs = torch.tensor(
-            [[1.0 - 2 * ((a & b).bit_count() % 2) for b in range(padded)] for a in range(width)]
-        )
-        exact = scale * rows.float().cpu() @ signs[:, :width].T
-        torch.testing.assert_close(found.float().cpu(), exact, rtol=0.01, atol=0.1)
-
-
-def draw_rows(seed: int, rows: int, width: int, size: float, device: str) -> torch.Tensor:
-    drawn = cuda_kernels.draw_normal(seed, rows, width, device=device, dtype=torch.float32)
-    return (drawn * size).to(torch.bfloat16)
-
-
-def expect_quantized(
-    rows: torch.Tensor, found: torch.Tensor, scales: torch.Tensor, wanted: torch.Tensor
-) -> None:
-    """The scales are right to float32's rounding, and each value is next to its quotient."""
-    torch.testing.assert_close(scales, wanted, rtol=1e-5, atol=0)
-    exact = rows.float() / scales
-    torch.testing.assert_close(found.float(), exact, rtol=0.0626, atol=0.001)
-    assert (found.float().abs() <= LARGEST).all()
+@given(data=st.data())
+def test_a_hadamard_transform_sums_with_signs(data: st.DataObject) -> None:
+    cuda_kernels.compare_kernel(transforms.formulas[0], data, relative=0.01, absolute=0.1)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from followed import TOGGLES, load_trees
 
-from bench import adopting as bench
+from bench.cases import adopting as bench
 from harness.core import paths
 from harness.fixes.adopt import stale_repair
 from harness.fixes.registry import toggle_reader

@@ -1,6 +1,6 @@
 """From the difference between a toggle's two forms on one release to its states on all of them.
 
-`bench/adopting.py` does this for the whole registry; each toggle here needs a different step.
+`bench/cases/adopting.py` does this for the whole registry; each toggle here needs a different step.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from followed import TOGGLES, load_trees
 
-from bench import adopting as bench
+from bench.cases import adopting as bench
 from harness.fixes.adopt import edit_porting, inlining, stale_repair
 from harness.fixes.adopt.code_tokens import render_tokens, tokenize_code
 from harness.fixes.matching.toggle_status import ToggleState

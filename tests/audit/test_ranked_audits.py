@@ -28,6 +28,7 @@ from harness.releases.source_trees import FolderSourceTree
 from harness.runs.audit.deployment_ranks import make_ranks
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.store.database import Store
+from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import (
     INT32_LIMIT,
     DeploymentResult,
@@ -120,9 +121,9 @@ def test_a_release_is_rehearsed_once_for_each_state_of_our_code(
         rehearsed.append(code)
         run = make_run(*RUN.deployments[0].findings)
         run = msgspec.structs.replace(run, id=f"run-{len(rehearsed)}", code=code, planned=["lite"])
-        store.rehearse.begin(run)
-        store.rehearse.save_result(run.id, 0, run.deployments[0])
-        store.rehearse.save(run)
+        RehearsalTable(store).begin(run)
+        RehearsalTable(store).save_result(run.id, 0, run.deployments[0])
+        RehearsalTable(store).save(run)
         return run, False
 
     target = ReleaseTarget("0.5.23", Path("python"), FolderSourceTree(tmp_path, "0.5.23"))

@@ -25,6 +25,7 @@ from faked import (
 
 from harness.core import paths, processes
 from harness.store.database import Store
+from harness.store.eval.table import EvalTable
 
 DRIVER = """
 import functools, sys
@@ -87,7 +88,7 @@ def test_a_stopped_run_leaves_no_process(tmp_path: Path, number: signal.Signals,
     assert not [
         folder for folder in Path("/proc").glob("[0-9]*") if str(tmp_path) in read_line(folder)
     ]
-    [listed] = Store(tmp_path / ".unfix" / "runs.sqlite").eval.list_runs()
+    [listed] = EvalTable(Store(tmp_path / ".unfix" / "runs.sqlite")).list_runs()
     assert (listed.status, listed.green) == ("stopped", False)
 
 
@@ -109,7 +110,7 @@ def test_a_call_from_its_words_to_its_page(tmp_path: Path) -> None:
     assert [one["verdict"] for one in evaluation["compared"]] == ["differs", "improved"]
     assert json.loads((tmp_path / "r.json").read_text())["green"] is False
     assert list((tmp_path / "reports" / "out").glob("eval-*.html"))
-    [listed] = Store(tmp_path / ".unfix" / "runs.sqlite").eval.list_runs()
+    [listed] = EvalTable(Store(tmp_path / ".unfix" / "runs.sqlite")).list_runs()
     assert listed.status == "done"
 
 

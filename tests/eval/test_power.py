@@ -12,7 +12,6 @@ from harness.runs.eval.paired_statistics import PairedCounts
 from harness.runs.eval.power_analysis import (
     compute_verdict_odds,
     find_smallest_drop,
-    format_power_table,
 )
 from harness.store.eval.values import ComparisonVerdict as Verdict
 
@@ -81,7 +80,3 @@ def test_a_drop_of_the_tolerance_is_not_called_the_same() -> None:
 def test_too_few_items_find_nothing() -> None:
     assert find_smallest_drop(5, 48) is None
     assert find_smallest_drop(10, 1) == 0.964
-
-
-def test_the_page_has_the_table_of_a_deterministic_engine() -> None:
-    assert format_power_table(0.0) in PAGE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nights import Nights, by_test
 
 from harness.store.database import Store
+from harness.store.fuzz.table import FuzzTable
 
 SUITE = """
 from harness.sanitizer.device.record import RECORD
@@ -28,6 +29,6 @@ def test_each_test_has_the_calls_of_all_its_slices(nights: Nights) -> None:
     assert computes["slices"] > 1
     assert computes["stand_ins"] == {"sgl_kernel.toy": 2 * computes["examples"]}
     assert not tests["computes_nothing"]["stand_ins"]
-    (stored,) = Store(nights.root / ".unfix" / "runs.sqlite").fuzz.list_runs()
+    (stored,) = FuzzTable(Store(nights.root / ".unfix" / "runs.sqlite")).list_runs()
     assert stored.device == "cpu"
     assert [one.stand_ins for one in stored.tests] == [one["stand_ins"] for one in night["tests"]]

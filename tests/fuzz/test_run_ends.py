@@ -18,6 +18,7 @@ from harness.core.errors import NotReadyError
 from harness.runs.fuzz.release_search import GRACE_SECONDS
 from harness.runs.fuzz.runner import FuzzDriver
 from harness.store.database import Store
+from harness.store.fuzz.table import FuzzTable
 
 PASSING = """
 @guards("toy-plain")
@@ -49,7 +50,7 @@ def test_a_night_without_a_failure_ends_with_0(nights: Nights) -> None:
     assert done.returncode == 0, done.stderr
     assert "0 failures" in done.stdout
     assert "2/2 of the toggled code" in done.stdout
-    (run,) = Store(nights.root / ".unfix" / "runs.sqlite").fuzz.list_runs()
+    (run,) = FuzzTable(Store(nights.root / ".unfix" / "runs.sqlite")).list_runs()
     assert 0 < run.search_seconds < min(run.seconds, 1 + GRACE_SECONDS)
     assert nights.call([*UNFIX, "report"]).stdout == done.stdout, "the newest run, as it ended"
     assert (nights.root / "reports" / "out" / f"{run.id}.html").exists()

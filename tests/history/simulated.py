@@ -10,8 +10,10 @@ import msgspec
 
 from harness.runs.history import time_window, timelines
 from harness.runs.history.values import NightHistory, Timeline
+from harness.store.bisect.table import BisectTable
 from harness.store.bisect.values import BisectSearch
 from harness.store.database import Store
+from harness.store.eval.table import EvalTable
 from harness.store.eval.values import (
     ComparisonResult,
     ComparisonVerdict,
@@ -19,6 +21,7 @@ from harness.store.eval.values import (
     ItemAnswer,
     ServedConfiguration,
 )
+from harness.store.fuzz.table import FuzzTable
 from harness.store.fuzz.values import (
     FailureRecord,
     FoundFailure,
@@ -26,10 +29,13 @@ from harness.store.fuzz.values import (
     FuzzTestResult,
     RunFailure,
 )
+from harness.store.matrix.table import MatrixTable
 from harness.store.matrix.values import AttemptOutcome as Ended
 from harness.store.matrix.values import CellAttempt, MatrixCellResult, MatrixRun
 from harness.store.mutate.faults import MutationFault
+from harness.store.mutate.table import MutationTable
 from harness.store.mutate.values import FaultOutcome, FaultResult, MutationRun
+from harness.store.prove.table import ProveTable
 from harness.store.prove.values import (
     CellResult,
     CellVerdict,
@@ -94,12 +100,12 @@ class SimulatedNights:
     ) -> str:
         name = self._name("prove")
         run = ProveRun(name, "prove", started or self.at(night, hours), settings={"commit": commit})
-        self.store.prove.begin(run)
+        ProveTable(self.store).begin(run)
         facts = ReleaseFacts(release, "cpu", {"torch": "2.13.0"}, problems=list(problems))
-        self.store.prove.save_release(name, facts)
+        ProveTable(self.store).save_release(name, facts)
         for toggle, letter in cells.items():
             cell = CellResult(f"{GUARD}_{toggle}", toggle, release, "cpu", "fixed")
-            self.store.prove.save_planned_cells(name, [cell])
+            ProveTable(self.store).save_planned_cells(name, [cell])
             if letter == "-":
                 continue
             replay = "./unfix replay-it"
@@ -112,11 +118,11 @@ class SimulatedNights:
                 )
             if letter == "f":
                 passed.first = "segfault"
-            self.store.prove.save_side(name, cell, passed)
+            ProveTable(self.store).save_side(name, cell, passed)
             cell.verdict = SCORES.get(letter, CellVerdict.PROVEN)
-            self.store.prove.save_verdict(name, cell)
+            ProveTable(self.store).save_verdict(name, cell)
         run.status, run.seconds = status, 60.0
-        self.store.prove.save(run)
+        ProveTable(self.store).save(run)
         return name
 
     def matrix(
@@ -138,7 +144,7 @@ class SimulatedNights:
         run.cells = [
             MatrixCellResult(one, {**values, "kv": one}, "proof", words, "") for one in cells
         ]
-        self.store.matrix.begin(run)
+        MatrixTable(self.store).begin(run)
         ended = []
         for one, letter in cells.items():
             outcomes = ENDS.get(letter, [])
@@ -147,9 +153,9 @@ class SimulatedNights:
                 ran = (self.at(night, hours), seconds, device_seconds, "node-1", f"log of {one}")
                 attempt = CellAttempt(number, outcome, how, *ran, {}, last)
                 ended.append((one, attempt))
-        self.store.matrix.save_attempts(name, ended)
+        MatrixTable(self.store).save_attempts(name, ended)
         run.status, run.seconds = status, 100.0
-        self.store.matrix.save(run)
+        MatrixTable(self.store).save(run)
         return name
 
     def evaluation(
@@ -163,7 +169,7 @@ class SimulatedNights:
         words = f"{verdict}: so it is"
         compared = [ComparisonResult("base", "triton", "tokens", "needle", verdict, words)]
         started = datetime.datetime.fromisoformat(self.at(night, 2)).timestamp()
-        self.store.eval.save(
+        EvalTable(self.store).save(
             Evaluation(
                 *(name, "cpu", "unfix eval cpu", started, 30.0, "done", "cpu", 0, 10, 0.01, 1),
                 *(None, served, compared, [], {"unfix": "aaa"}),
@@ -197,7 +203,7 @@ class SimulatedNights:
         run = FuzzRun(name, self.at(night, 3), status="finished", seconds=60.0, commit="aaa")
         run.tests = [FuzzTestResult(test, "0.5.18", examples, 30.0, left_out=left_out)]
         run.failures = [RunFailure(one, "", "", repro, known=list(known)) for one in failing]
-        self.store.fuzz.save(run)
+        FuzzTable(self.store).save(run)
         return name
 
     def mutate(
@@ -206,22 +212,22 @@ class SimulatedNights:
         name = self._name("mutate")
         run = MutationRun(name, self.at(night, 4), "0.5.23", "finished")
         run.recorded_problems = list(problems)
-        self.store.mutate.begin(run)
+        MutationTable(self.store).begin(run)
         for number, (fault, fate) in enumerate(fates.items(), 1):
             place = ("sglang.srt.mem_cache.memory_pool", "ReqToTokenPool.alloc", "memory_pool.py")
             change = ("a + 1", "a", "1 is no longer added")
             mutation = MutationFault(fault, "drop-addend", *place, False, 10, 15, 7, 7, 7, *change)
             passed = ["suites/pool_sizing/test_pool_sizing.py::test_rows"]
             result = FaultResult(mutation, fate, passed=passed, diff="-a + 1\n+a")
-            self.store.mutate.save_result(name, number, result)
-        self.store.mutate.save(run)
+            MutationTable(self.store).save_result(name, number, result)
+        MutationTable(self.store).save(run)
         return name
 
     def search(self, name: str, guard: str, release: str, verdict: str, summary: str) -> None:
         search = BisectSearch(name, "toggles", self.at(2), [guard], status="finished")
         search.settings, search.verdict, search.summary = {"release": release}, verdict, summary
-        self.store.bisect.begin(search)
-        self.store.bisect.save(search)
+        BisectTable(self.store).begin(search)
+        BisectTable(self.store).save(search)
 
     def history(self, since: str = "30d", now: datetime.datetime = NOW) -> NightHistory:
         return timelines.read_history(self.store, time_window.parse_since(since, now), now)

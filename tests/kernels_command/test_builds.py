@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import enum
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 from calling import is_alive, wait_until
 
 from harness.cli.main import main
+from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
 from harness.releases import cuda_toolkit, managed_releases, provisioning
 from harness.releases.source_trees import FolderSourceTree
@@ -107,6 +109,29 @@ def test_an_obstacle_is_one_of_a_loader_that_nothing_has_launched() -> None:
     launched = {f"{build.module}.{build.function}" for build in builds if build.kernels}
     assert launched
     assert not launched & set(obstacles)
+
+
+def read_loaders_of_the_suite() -> set[str]:
+    """Return the loaders that `suites/cuda_loaders` names; a name may have an f-string's parts."""
+    loaders: set[str] = set()
+    for file in (paths.project_folder() / "suites" / "cuda_loaders").glob("test_*.py"):
+        names: dict[str, Any] = {}
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.Assign) and isinstance(
+                node.value, ast.Constant | ast.JoinedStr
+            ):
+                exec(ast.unparse(node), names)
+            for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.loader":
+                    loaders.add(f"sglang.kernels.{eval(ast.unparse(mark.args[0]), names)}")
+    return loaders
+
+
+def test_the_suite_of_loaders_names_loaders_of_the_release() -> None:
+    loaders = read_loaders_of_the_suite()
+    release = managed_releases.get_release("0.5.23").open_sources()
+    assert len(loaders) > 100
+    assert loaders <= set(cuda_builds.list_loaders(release))
 
 
 def test_lines_of_one_build_are_merged_with_all_of_its_kernels(tmp_path: Path) -> None:

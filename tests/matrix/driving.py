@@ -22,6 +22,7 @@ from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import plan_builder, shards
 from harness.runs.matrix.cell_plan import MatrixCell, MatrixPlan, PlanShard
 from harness.store.database import Store
+from harness.store.matrix.table import MatrixTable
 from harness.store.matrix.values import MatrixRun
 
 # It closes Ray's own processes and sockets, not always before Python checks for them.
@@ -93,7 +94,7 @@ class Drive:
     def newest(self) -> MatrixRun:
         store = self.store
         try:
-            return store.matrix.load_whole(store.matrix.list_runs()[-1])
+            return MatrixTable(store).load_whole(MatrixTable(store).list_runs()[-1])
         finally:
             store.close()
 

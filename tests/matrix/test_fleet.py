@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from bench import fleet as bench
+from bench.cases import fleet as bench
 
 
 def test_two_thousand_cells_on_two_hundred_workers_in_four_shards(tmp_path: Path) -> None:

@@ -16,12 +16,15 @@ from fixture_types import Output, Patch
 
 from harness.cli.matrix import stored_runs
 from harness.cli.report import command
+from harness.cli.run_lookup import merge_store
 from harness.core.errors import NotReadyError, UnfixError
 from harness.runs.matrix import shards
 from harness.runs.matrix.shards import ShardPart
 from harness.store.database import Store
+from harness.store.matrix.table import MatrixTable
 from harness.store.matrix.values import AttemptOutcome as Outcome
 from harness.store.matrix.values import CellAttempt, MatrixCellResult, MatrixRun
+from harness.store.prove.table import ProveTable
 from harness.store.prove.values import ProveRun
 
 NAMES = [f"cell-{number}" for number in range(7)]
@@ -118,11 +121,11 @@ def store_runs(file: Path, *runs: MatrixRun) -> str:
     store = Store(file)
     for run in runs:
         status, run.status = run.status, "running"
-        store.matrix.begin(run)
+        MatrixTable(store).begin(run)
         ended = [(one.identity, attempt) for one in run.cells for attempt in one.attempts]
-        store.matrix.save_attempts(run.id, ended)
+        MatrixTable(store).save_attempts(run.id, ended)
         run.status = status
-        store.matrix.save(run)
+        MatrixTable(store).save(run)
     store.close()
     return str(file)
 
@@ -156,7 +159,7 @@ def test_a_store_without_a_matrix_among_those_with_one_is_an_error(drive: Drive)
     one = store_runs(drive.root / "one.sqlite", make_shard(1, 1))
     other = drive.root / "other.sqlite"
     store = Store(other)
-    store.prove.begin(ProveRun("p-1", "prove", "2026-01-01T00:00:00+00:00"))
+    ProveTable(store).begin(ProveRun("p-1", "prove", "2026-01-01T00:00:00+00:00"))
     store.close()
     with pytest.raises(UnfixError, match=r"other\.sqlite holds no run of `unfix matrix run`"):
         report_runs("--merge", one, str(other))
@@ -167,14 +170,14 @@ def test_a_store_without_a_matrix_among_those_with_one_is_an_error(drive: Drive)
 def test_the_newest_matrix_run_is_shown_unless_a_later_run_is_not_part_of_it(drive: Drive) -> None:
     arguments = argparse.Namespace(proofs=False, runs=[], merge=[])
     store = Store(Path(store_runs(drive.root / "one.sqlite", make_shard(2, 2))))
-    store.prove.begin(ProveRun("p-1", "prove", "2026-01-01T00:01:00+00:00"))
+    ProveTable(store).begin(ProveRun("p-1", "prove", "2026-01-01T00:01:00+00:00"))
     assert stored_runs.find_requested_run(store, arguments) is not None
-    store.prove.begin(ProveRun("p-2", "prove", "2026-01-01T00:03:00+00:00"))
+    ProveTable(store).begin(ProveRun("p-2", "prove", "2026-01-01T00:03:00+00:00"))
     assert stored_runs.find_requested_run(store, arguments) is None
     proving = make_shard(2, 2)
     proving.cells[0].command = ["unfix", "prove", "all"]
     store = Store(Path(store_runs(drive.root / "two.sqlite", proving)))
-    store.prove.begin(ProveRun("p-1", "prove", "2026-01-01T00:03:00+00:00"))
+    ProveTable(store).begin(ProveRun("p-1", "prove", "2026-01-01T00:03:00+00:00"))
     assert stored_runs.find_requested_run(store, arguments) is not None
 
 
@@ -187,7 +190,7 @@ def test_a_store_of_another_format_or_none_at_all_is_an_error(drive: Drive) -> N
         report_runs("--merge", one, other)
     with pytest.raises(UnfixError, match=r"there is no store .*gone\.sqlite"):
         report_runs("--merge", one, str(drive.root / "gone.sqlite"))
-    assert Store().matrix.list_runs() == [], "nothing is taken in that cannot be joined"
+    assert MatrixTable(Store()).list_runs() == [], "nothing is taken in that cannot be joined"
 
 
 def test_a_merge_takes_what_is_further_along(tmp_path: Path) -> None:
@@ -195,11 +198,11 @@ def test_a_merge_takes_what_is_further_along(tmp_path: Path) -> None:
     half.cells[0].attempts = []
     here = Store(Path(store_runs(tmp_path / "here", half)))
     other_file = store_runs(tmp_path / "there", make_shard(1, 1))
-    here.merge(Path(other_file))
-    found = here.matrix.find("m-1")
+    merge_store(here, Path(other_file))
+    found = MatrixTable(here).find("m-1")
     assert found is not None
     assert found.counts == {"green": 7}
-    here.merge(Path(store_runs(tmp_path / "behind", half)))
-    found = here.matrix.find("m-1")
+    merge_store(here, Path(store_runs(tmp_path / "behind", half)))
+    found = MatrixTable(here).find("m-1")
     assert found is not None
     assert found.green

@@ -18,6 +18,7 @@ from harness.runs.matrix import node_resources
 from harness.runs.matrix.cell_plan import MatrixCell
 from harness.runs.matrix.cell_scheduler import CellExecutor, CellScheduler, RetryRules, RunLocation
 from harness.runs.matrix.local_executor import LocalExecutor, MachineDevices
+from harness.store.matrix.table import MatrixTable
 from harness.store.matrix.values import CellAttempt, MatrixCellResult
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ def test_a_cluster_that_is_not_there_ends_with_3_and_words(drive: Drive) -> None
     drive.write(make_cell("one", "true"))
     with pytest.raises(NotReadyError, match=rf"no Ray cluster answers at {address}: .*ray start"):
         drive.run("--on", "ray", "--address", address)
-    assert drive.store.matrix.list_runs() == []
+    assert MatrixTable(drive.store).list_runs() == []
 
 
 def test_a_kind_of_gpu_is_an_accelerator_type_or_a_resource_by_its_name() -> None:

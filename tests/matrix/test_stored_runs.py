@@ -29,15 +29,15 @@ def make_run(**changes: Any) -> MatrixRun:
 def test_a_stored_run_is_read_again(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     run = make_run()
-    store.matrix.begin(run)
+    MatrixTable(store).begin(run)
     tried = [
         CellAttempt(1, Outcome.RED, "exit code 1", "then", 2.0, output="</script> \x00"),
         CellAttempt(2, Outcome.GREEN, "exit code 0", "then", 3.0, 3.0, last=True),
     ]
-    store.matrix.save_attempts(run.id, [("a", one) for one in tried])
+    MatrixTable(store).save_attempts(run.id, [("a", one) for one in tried])
     run.status, run.seconds = "finished", 5.0
-    store.matrix.save(run)
-    read = store.matrix.find("m-")
+    MatrixTable(store).save(run)
+    read = MatrixTable(store).find("m-")
     assert read is not None
     run.cells[0].attempts = tried
     assert read == run
@@ -56,15 +56,15 @@ def test_a_run_says_on_what_machine_and_with_which_versions_it_was_made(drive: D
 
 def test_the_time_of_a_cell_is_the_median_of_its_green_and_red_attempts(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
-    store.matrix.begin(make_run())
+    MatrixTable(store).begin(make_run())
     ends = [
         *((Outcome.GREEN, 1.0), (Outcome.RED, 3.0), (Outcome.GREEN, 10.0)),
         *((Outcome.HANG, 900.0), (Outcome.LOST, 700.0), (Outcome.NOT_READY, 0.0)),
     ]
     for number, (outcome, seconds) in enumerate(ends, 1):
         attempt = CellAttempt(number, outcome, "", "then", seconds)
-        store.matrix.save_attempts("m-1", [("a", attempt)])
-    assert store.matrix.load_median_seconds() == {"a": 3.0}
+        MatrixTable(store).save_attempts("m-1", [("a", attempt)])
+    assert MatrixTable(store).load_median_seconds() == {"a": 3.0}
 
 
 def test_a_full_disk_stops_the_run_which_resumes_later(drive: Drive, monkeypatch: Patch) -> None:

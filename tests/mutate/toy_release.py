@@ -16,6 +16,7 @@ from harness.core import paths
 from harness.runs.mutate import guard_order, kill_confirmation
 from harness.store.database import Store
 from harness.store.mutate.faults import MutationFault, compute_fault_id
+from harness.store.mutate.table import MutationTable
 from harness.store.mutate.values import MutationRun
 
 MODULE = "sglang.srt.sizes"
@@ -230,8 +231,8 @@ def vars_of(fault: MutationFault) -> dict[str, Any]:
 
 
 def load_newest_run(store: Store) -> MutationRun | None:
-    runs = store.mutate.list_runs()
-    return store.mutate.load_whole(runs[-1]) if runs else None
+    runs = MutationTable(store).list_runs()
+    return MutationTable(store).load_whole(runs[-1]) if runs else None
 
 
 def read_sources(mutate: Mutate) -> dict[str, str]:

@@ -20,6 +20,7 @@ from touched_runs import (
 from harness.cli.pr import execution, item_parts, parts
 from harness.cli.pr.review import Review
 from harness.store.database import Store
+from harness.store.pr.table import PrTable
 from harness.store.pr.values import PrPart
 
 
@@ -50,7 +51,7 @@ def test_the_time_of_the_base_is_no_time_of_a_part(
     monkeypatch.setattr(parts, "find_toggle_changes", lambda review: None)
     monkeypatch.setattr(parts, "PARTS", {PrPart.REHEARSE: run_part})
     review = make_review(tmp_path, store, budget=300.0)
-    store.pr.begin(review.run)
+    PrTable(store).begin(review.run)
     review.run.files = review.change.files
     assert review.run.files
     execution._run_parts(review)

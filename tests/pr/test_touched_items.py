@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -35,7 +36,9 @@ from harness.runs.zoo.architecture import list_families, read_architectures
 from harness.store import record_files
 from harness.store.database import Store
 from harness.store.pr.values import ClaimChange, PrPart, PrRun, TouchedItem
+from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import RehearsalRun
+from harness.store.zoo.table import ZooTable
 from harness.store.zoo.values import (
     ArchitectureResult,
     ClaimResult,
@@ -156,7 +159,7 @@ def test_what_is_known_of_an_item_is_of_the_newest_run_that_knows_functions(
             for item, functions in items.items()
         ]
         save_run(store, make_run(name, results))
-    found = touched_items.find_known_results(store.rehearse, RehearsalRun, base, list(known))
+    found = touched_items.find_known_results(RehearsalTable(store), RehearsalRun, base, list(known))
     assert {item: one.functions.get("m", []) for item, one in found.items()} == known
     if not any(known.values()):
         assert found["a"].seconds == len(runs)  # an older one replaces no newer one
@@ -203,14 +206,15 @@ def test_preparing_both_ends_does_not_count_against_the_budget(
     assert 240.0 < review.seconds_left <= 250.0
 
 
-@pytest.mark.parametrize(("kind", "run_type"), [("zoo", ZooRun), ("rehearse", RehearsalRun)])
+@pytest.mark.parametrize(
+    ("table_type", "run_type"), [(ZooTable, ZooRun), (RehearsalTable, RehearsalRun)]
+)
 def test_without_a_stored_run_the_record_is_what_is_known(
-    tmp_path: Path, monkeypatch: Patch, kind: str, run_type: type[ZooRun | RehearsalRun]
+    tmp_path: Path, monkeypatch: Patch, table_type: Any, run_type: type[ZooRun | RehearsalRun]
 ) -> None:
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
     names = ["llama", "llama-3.1-8b-tp2-h100"]
-    table = getattr(Store(), kind)
-    known = touched_items.find_known_results(table, run_type, "base", names)
+    known = touched_items.find_known_results(table_type(Store()), run_type, "base", names)
     assert len(known) == 1
     assert all(one.kernels for one in known.values())
 
@@ -275,7 +279,7 @@ def test_an_item_that_was_killed_is_not_recorded(
     run = make_run("base", [make_result("a", {}, 1.0)])
     run.deployments[0].refusal = refusal
     save_run(store, run)
-    assert touched_items.leave_out_recorded(store.rehearse, "base", "", ["a"]) == left
+    assert touched_items.leave_out_recorded(RehearsalTable(store), "base", "", ["a"]) == left
 
 
 def test_an_architecture_that_a_release_lacks_is_recorded(store: Store) -> None:
@@ -285,12 +289,12 @@ def test_an_architecture_that_a_release_lacks_is_recorded(store: Store) -> None:
     ]
     run = make_zoo_run(*results)
     run.status = "finished"
-    store.zoo.begin(run)
+    ZooTable(store).begin(run)
     for number, result in enumerate(results):
-        store.zoo.save_result(run.id, number, result)
-    store.zoo.save(run)
+        ZooTable(store).save_result(run.id, number, result)
+    ZooTable(store).save(run)
     names = ["gone", "killed"]
-    assert touched_items.leave_out_recorded(store.zoo, "r", "", names) == ["killed"]
+    assert touched_items.leave_out_recorded(ZooTable(store), "r", "", names) == ["killed"]
 
 
 def make_zoo_run(*results: ArchitectureResult) -> ZooRun:

@@ -20,6 +20,7 @@ from harness.runs.rehearse.deployment import Deployment
 from harness.runs.rehearse.request import RehearseRequest
 from harness.store.database import Store
 from harness.store.pr.values import PrPart, PrRun
+from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import DeploymentResult, RehearsalRun, RehearsedPhase
 from harness.workers.release_target import ReleaseTarget
 
@@ -56,10 +57,10 @@ def make_run(release: str, results: list[DeploymentResult]) -> RehearsalRun:
 
 
 def save_run(store: Store, run: RehearsalRun) -> None:
-    store.rehearse.begin(run)
+    RehearsalTable(store).begin(run)
     for number, result in enumerate(run.deployments):
-        store.rehearse.save_result(run.id, number, result)
-    store.rehearse.save(run)
+        RehearsalTable(store).save_result(run.id, number, result)
+    RehearsalTable(store).save(run)
 
 
 def make_review(tmp_path: Path, store: Store, budget: float) -> Review:

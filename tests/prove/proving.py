@@ -11,6 +11,7 @@ from calling import TOY, Caller, wait_until
 from forked import UNFIX
 
 from harness.store.database import Store
+from harness.store.prove.table import ProveTable
 from harness.store.prove.values import ProveRun
 
 HEAD = """
@@ -82,7 +83,7 @@ class Prove(Caller):
             file = self.root / ".unfix" / "runs.sqlite"
             if file.exists() and file.stat().st_size:
                 store = Store(file)
-                runs = [store.prove.get(run.id) for run in store.prove.list_runs()]
+                runs = [ProveTable(store).get(run.id) for run in ProveTable(store).list_runs()]
                 store.close()
                 for run in runs:
                     if run.cells and sum(c.verdict is not None for c in run.cells) >= verdicts:

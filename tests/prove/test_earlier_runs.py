@@ -24,6 +24,7 @@ from harness.releases.source_trees import FolderSourceTree, SourceTree, WheelSou
 from harness.runs.prove import plan
 from harness.runs.prove.earlier_runs import iterate_earlier_repetitions
 from harness.store.database import Store
+from harness.store.prove.table import ProveTable
 from harness.store.prove.values import (
     CellResult,
     CellVerdict,
@@ -67,13 +68,13 @@ def store_night(
     run = ProveRun(
         name, "prove", f"2026-01-0{name[-1]}T00:00:00+00:00", settings=SETTINGS | settings
     )
-    store.prove.begin(run)
-    store.prove.save_planned_cells(run.id, [make_cell()])
+    ProveTable(store).begin(run)
+    ProveTable(store).save_planned_cells(run.id, [make_cell()])
     for each in (make_side("fixed", fixed), make_side("buggy", buggy)):
         each.again = again or []
-        store.prove.save_side(run.id, make_cell(), each)
+        ProveTable(store).save_side(run.id, make_cell(), each)
     run.status = status
-    store.prove.save(run)
+    ProveTable(store).save(run)
 
 
 def store_nights(store: Store, count: int, *outcomes: SideOutcome, **settings: Any) -> None:
@@ -88,7 +89,9 @@ def run_tonight(
     request = plan.ProveRequest("prove", [], [], False)
     target = ReleaseTarget("0.5.23", Path("python"), SourceTree.__new__(SourceTree))
     run = ProveRun("night9", "prove", "2026-01-09T00:00:00+00:00", settings=SETTINGS | settings)
-    left = plan.ReleasePlan(request, target, partial(iterate_earlier_repetitions, store.prove, run))
+    left = plan.ReleasePlan(
+        request, target, partial(iterate_earlier_repetitions, ProveTable(store), run)
+    )
     found = make_cell()
     assert not left.add_side_result(found, make_side("fixed", PASSED, seconds, way))
     assert left.waiting_tasks.popleft()[2] == "buggy"

@@ -23,6 +23,7 @@ from proving import Prove
 
 from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
 from harness.store.database import Store
+from harness.store.prove.table import ProveTable
 from harness.store.prove.values import SideOutcome
 
 PROVEN, TOOTHLESS = "test_toy.py::test_proven", "test_toy.py::test_toothless"
@@ -155,8 +156,8 @@ def dump_store(file: Path) -> str:
 def check_and_resume(prove: Prove, step: int) -> None:
     """Check the store's content, and resume its run."""
     store = Store(prove.root / ".unfix" / "runs.sqlite")
-    runs = store.prove.list_runs()
-    stored = store.prove.get(runs[0].id) if runs else None
+    runs = ProveTable(store).list_runs()
+    stored = ProveTable(store).get(runs[0].id) if runs else None
     store.close()
     if stored is None:  # killed before it had stored its beginning
         return

@@ -15,12 +15,15 @@ import pytest
 from calling import PATIENCE_SECONDS
 from proving import Prove
 
+from harness.cli.run_lookup import merge_store
 from harness.core.child_process import call_in_fork, fork_process
 from harness.core.errors import NotReadyError, UnfixError
 from harness.store import writer_process
 from harness.store.database import Store
+from harness.store.fuzz.table import FuzzTable
 from harness.store.fuzz.values import FuzzRun
 from harness.store.prove.joined_runs import join_runs
+from harness.store.prove.table import ProveTable
 from harness.store.prove.values import (
     CellResult,
     CellVerdict,
@@ -51,9 +54,9 @@ def file(tmp_path: Path) -> Path:
 
 
 def fill_store(store: Store, some: ProveRun, *cells: CellResult) -> None:
-    store.prove.begin(some)
-    store.prove.save_release(some.id, ReleaseFacts("0.5.18", "cpu", {"torch": "2.13.0"}))
-    store.prove.save_planned_cells(some.id, cells)
+    ProveTable(store).begin(some)
+    ProveTable(store).save_release(some.id, ReleaseFacts("0.5.18", "cpu", {"torch": "2.13.0"}))
+    ProveTable(store).save_planned_cells(some.id, cells)
 
 
 def test_a_written_run_is_read_again(file: Path) -> None:
@@ -65,11 +68,11 @@ def test_a_written_run_is_read_again(file: Path) -> None:
         "buggy": SideResult("buggy", SideOutcome.FAILED, headline="x", example=["a", "</script>"]),
     }
     for side in done.sides.values():
-        store.prove.save_side(make_run().id, done, side)
+        ProveTable(store).save_side(make_run().id, done, side)
     done.verdict, done.why = CellVerdict.PROVEN, "x"
-    store.prove.save_verdict(make_run().id, done)
-    store.prove.save(msgspec.structs.replace(make_run(), status="finished", seconds=7.0))
-    read = Store(file).prove.get("2026")
+    ProveTable(store).save_verdict(make_run().id, done)
+    ProveTable(store).save(msgspec.structs.replace(make_run(), status="finished", seconds=7.0))
+    read = ProveTable(Store(file)).get("2026")
     assert read.cells == [done, make_cell("t.py::test_b")]
     assert (read.status, read.seconds, read.counts) == (
         "finished",
@@ -82,11 +85,11 @@ def test_a_written_run_is_read_again(file: Path) -> None:
 
 def test_a_write_is_whole_or_not_at_all(file: Path) -> None:
     store = Store(file)
-    store.prove.begin(make_run())
+    ProveTable(store).begin(make_run())
     # A cell that cannot be written, after one that can.
     with pytest.raises(TypeError):
-        store.prove.save_planned_cells(make_run().id, [make_cell(), make_cell(object())])  # type: ignore[arg-type]
-    assert store.prove.get(make_run().id).cells == []
+        ProveTable(store).save_planned_cells(make_run().id, [make_cell(), make_cell(object())])  # type: ignore[arg-type]
+    assert ProveTable(store).get(make_run().id).cells == []
 
 
 def test_a_full_disk_is_said_and_loses_nothing(file: Path) -> None:
@@ -96,10 +99,10 @@ def test_a_full_disk_is_said_and_loses_nothing(file: Path) -> None:
     store.db.execute(f"PRAGMA max_page_count = {pages}")
     big = SideResult("fixed", SideOutcome.FAILED, detail="x" * 100_000)
     with pytest.raises(NotReadyError, match="full"):
-        store.prove.save_side(make_run().id, make_cell(), big)
+        ProveTable(store).save_side(make_run().id, make_cell(), big)
     store.db.execute(f"PRAGMA max_page_count = {pages + 1000}")
-    assert store.prove.get(make_run().id).cells == [make_cell()]
-    store.prove.save_side(make_run().id, make_cell(), big)
+    assert ProveTable(store).get(make_run().id).cells == [make_cell()]
+    ProveTable(store).save_side(make_run().id, make_cell(), big)
 
 
 @pytest.mark.parametrize("length", [0, 1, 100, 4096, 6000])
@@ -109,10 +112,10 @@ def test_a_truncated_file_is_refused_or_empty(file: Path, length: int) -> None:
     store.close()
     os.truncate(file, length)
     if length == 0:  # as if it had never existed
-        assert Store(file).prove.list_runs() == []
+        assert ProveTable(Store(file)).list_runs() == []
         return
     with pytest.raises(NotReadyError, match=r"runs\.sqlite"):
-        Store(file).prove.get("2026")
+        ProveTable(Store(file)).get("2026")
     assert file.stat().st_size == length, "what is left of it stays for whoever can mend it"
 
 
@@ -121,9 +124,9 @@ def test_a_locked_store_is_waited_for_and_then_said(file: Path) -> None:
     with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(NotReadyError, match="locked"):
-            store.prove.begin(make_run())
+            ProveTable(store).begin(make_run())
         other.execute("COMMIT")
-    store.prove.begin(make_run())
+    ProveTable(store).begin(make_run())
 
 
 def test_a_store_that_may_only_be_read_is_said() -> None:
@@ -139,9 +142,9 @@ def test_a_store_that_may_only_be_read_is_said() -> None:
                 os.setgid(65534)
                 os.setuid(65534)
             store = Store(file)
-            assert store.prove.list_runs() == []
+            assert ProveTable(store).list_runs() == []
             with pytest.raises(NotReadyError) as error:
-                store.prove.begin(make_run())
+                ProveTable(store).begin(make_run())
             return str(error.value)
 
         assert "readonly" in call_in_fork(write_as_another_user)
@@ -156,21 +159,21 @@ def test_several_write_at_once(file: Path) -> None:
         fill_store(store, make_run(name))
         for index in range(40):
             each = make_cell(f"t.py::test_{index}", CellVerdict.PROVEN)
-            store.prove.save_planned_cells(name, [each])
-            store.prove.save_verdict(name, each)
+            ProveTable(store).save_planned_cells(name, [each])
+            ProveTable(store).save_verdict(name, each)
 
     writers = [fork_process(partial(write_cells, f"run-{number}")) for number in range(8)]
     assert [writer.reap() for writer in writers] == [0] * 8
     store = Store(file)
-    assert [len(store.prove.get(f"run-{number}").cells) for number in range(8)] == [40] * 8
+    assert [len(ProveTable(store).get(f"run-{number}").cells) for number in range(8)] == [40] * 8
 
 
 def test_a_run_whose_process_is_gone_counts_as_stopped(file: Path) -> None:
-    call_in_fork(lambda: Store(file).prove.begin(make_run()))
+    call_in_fork(lambda: ProveTable(Store(file)).begin(make_run()))
     store = Store(file)
-    assert store.prove.find_latest().status == "stopped"
-    store.prove.begin(make_run("20260101-000001-bbbb", "2026-01-01T00:00:01"))
-    assert store.prove.find_latest().status == "running"
+    assert ProveTable(store).find_latest().status == "stopped"
+    ProveTable(store).begin(make_run("20260101-000001-bbbb", "2026-01-01T00:00:01"))
+    assert ProveTable(store).find_latest().status == "running"
 
 
 def test_a_process_is_known_by_its_number_and_its_start() -> None:
@@ -198,16 +201,16 @@ def test_stores_merge_and_what_is_further_along_stays(tmp_path: Path) -> None:
     for store, mine in ((here, None), (there, CellVerdict.PROVEN)):
         fill_store(store, make_run(), make_cell())
         if mine:
-            store.prove.save_verdict(make_run().id, make_cell(verdict=mine))
-            store.prove.save(msgspec.structs.replace(make_run(), status="finished"))
+            ProveTable(store).save_verdict(make_run().id, make_cell(verdict=mine))
+            ProveTable(store).save(msgspec.structs.replace(make_run(), status="finished"))
     fill_store(there, make_run("other"), make_cell("t.py::test_b"))
-    assert set(here.merge(tmp_path / "b")) == {make_run().id, "other"}
-    assert [c.verdict for c in here.prove.get(make_run().id).cells] == [CellVerdict.PROVEN]
-    assert here.prove.get(make_run().id).status == "finished"
-    there.merge(tmp_path / "a")
-    assert [c.verdict for c in there.prove.get(make_run().id).cells] == [CellVerdict.PROVEN]
+    assert set(merge_store(here, tmp_path / "b")) == {make_run().id, "other"}
+    assert [c.verdict for c in ProveTable(here).get(make_run().id).cells] == [CellVerdict.PROVEN]
+    assert ProveTable(here).get(make_run().id).status == "finished"
+    merge_store(there, tmp_path / "a")
+    assert [c.verdict for c in ProveTable(there).get(make_run().id).cells] == [CellVerdict.PROVEN]
     with pytest.raises(UnfixError, match="no store"):
-        here.merge(tmp_path / "c")
+        merge_store(here, tmp_path / "c")
 
 
 @pytest.mark.parametrize("run_id", ["../../x", "/tmp/x", "a/b", "..", "", "a\nb", "x" * 200])
@@ -216,17 +219,17 @@ def test_an_id_that_would_be_a_path_is_refused(tmp_path: Path, run_id: str) -> N
     other = tmp_path / "other.sqlite"
     fill_store(Store(other), make_run(run_id), make_cell())
     with pytest.raises(UnfixError, match="has a run with a wrong id"):
-        Store(other).prove.list_runs()
+        ProveTable(Store(other)).list_runs()
     own = Store(tmp_path / "own.sqlite")
     with pytest.raises(UnfixError, match="has a run with a wrong id"):
-        own.merge(other)
-    assert own.prove.list_runs() == []
+        merge_store(own, other)
+    assert ProveTable(own).list_runs() == []
 
 
 def test_an_unfinished_run_is_taken_in_again_and_a_finished_one_stays(tmp_path: Path) -> None:
     def save(store: Store, status: str, *problems: str) -> None:
         started = "2026-01-01T00:00:00+00:00"
-        store.fuzz.save(FuzzRun("fuzz-1", started, status=status, problems=list(problems)))
+        FuzzTable(store).save(FuzzRun("fuzz-1", started, status=status, problems=list(problems)))
 
     here, there = Store(tmp_path / "here"), Store(tmp_path / "there")
     for store, status, found in (
@@ -235,8 +238,8 @@ def test_an_unfinished_run_is_taken_in_again_and_a_finished_one_stays(tmp_path: 
         (here, "finished", []),
     ):
         save(store, status, *found)
-        here.merge(there.file)
-        (run,) = here.fuzz.list_runs()
+        merge_store(here, there.file)
+        (run,) = FuzzTable(here).list_runs()
         assert (run.status, run.problems) == (status, found)
 
 

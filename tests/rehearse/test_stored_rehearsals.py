@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from harness.store.database import Store
+from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import DeploymentResult, RehearsalRun
 
 NAMES = ["lite", "large"]
@@ -26,7 +27,7 @@ def make_run(run_id: str, started: str, **changes: object) -> RehearsalRun:
 
 
 def test_it_is_the_newest_of_the_release_that_is_whole_and_without_toggles(tmp_path: Path) -> None:
-    table = Store(tmp_path / "runs.sqlite").rehearse
+    table = RehearsalTable(Store(tmp_path / "runs.sqlite"))
     for run in (
         make_run("old", "2026-01-01T00:00:00+00:00"),
         make_run("newest", "2026-01-02T00:00:00+00:00"),
@@ -50,7 +51,7 @@ def test_it_is_the_newest_of_the_release_that_is_whole_and_without_toggles(tmp_p
 
 
 def test_it_is_none_in_which_a_deployment_was_cut_short_or_has_no_result(tmp_path: Path) -> None:
-    table = Store(tmp_path / "runs.sqlite").rehearse
+    table = RehearsalTable(Store(tmp_path / "runs.sqlite"))
     lite = DeploymentResult("lite", "m", "H200", 8)
     refused = DeploymentResult("large", "m", "H200", 8, refusal="ValueError: no", card_memory=9)
     late = DeploymentResult("large", "m", "H200", 8, refusal="it did not end within 600 s")

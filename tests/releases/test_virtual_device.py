@@ -1,7 +1,7 @@
 """A real release takes its CUDA path on the virtual GPU, in a process that starts on it.
 
 On the newest release each stand-in then computes what SGLang's own fallback computes, on drawn
-calls. `bench/stand_ins.py` compares stand-ins with the operators themselves, on a card.
+calls. `bench/cases/stand_ins.py` compares stand-ins with the operators themselves, on a card.
 """
 
 from __future__ import annotations

@@ -19,8 +19,10 @@ from harness.core.files import write_atomically
 from harness.runs.audit.findings import KernelAudit, KernelVerdict
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.store.database import Store
+from harness.store.prove.table import ProveTable
 from harness.store.prove.values import ProveRun
 from reports.index import write_index
+from reports.shared.page_facts import PageFacts
 
 
 @pytest.fixture(autouse=True)
@@ -32,11 +34,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def store_proofs(count: int) -> list[str]:
     store = Store()
     runs: list[ProveRun] = [
-        msgspec.structs.replace(sample.make_empty_run(), id=f"run-{number}")
+        msgspec.structs.replace(
+            sample.make_empty_run(), id=f"run-{number}", command=["unfix", "prove"]
+        )
         for number in range(count)
     ]
     for run in runs:
-        store.prove.begin(run)
+        ProveTable(store).begin(run)
     store.close()
     return [run.id for run in runs]
 
@@ -122,6 +126,50 @@ def test_each_proof_has_a_page_of_its_own_and_the_index_lists_them_all(home: Pat
     linked = re.findall(r'href="([^"]+)"', (folder / "index.html").read_text())
     assert sorted(linked) == ["prove-run-0.html", "prove-run-1.html"]
     assert all((folder / name).is_file() for name in linked)
+
+
+def read_index_rows(folder: Path) -> list[list[str]]:
+    """Return the cells of the index's rows as text."""
+    text = (folder / "index.html").read_text().partition('id="pages"')[2]
+    rows = re.findall("<tr>(.*?)</tr>", text, re.DOTALL)[1:]
+    cells = [re.findall("<td.*?>(.*?)</td>", row, re.DOTALL) for row in rows]
+    return [[re.sub(r"<[^>]*>", "", cell).strip() for cell in row] for row in cells]
+
+
+def test_the_index_takes_verdicts_from_runs_and_not_from_titles(tmp_path: Path) -> None:
+    """A title says "red", "RED", "stopped" or "0 faults", as its kind of run likes."""
+    pages = {
+        "first": PageFacts("red", True, "2026-01-01T00:00:00+00:00", "unfix rehearse one"),
+        "second": PageFacts("green", False, "2026-01-02T00:00:00+00:00", "unfix prove 'a b'"),
+        "third": PageFacts("stopped", True, "2026-01-03T00:00:00+00:00", "unfix bisect toggles"),
+        "fourth": PageFacts("", False, "2026-01-04T00:00:00+00:00", "unfix audit"),
+    }
+    for name, facts in pages.items():
+        page = f'<head><title>{name}</title></head><div class="where" title="0.5.23 · cpu">'
+        (tmp_path / f"{name}.html").write_text(facts.embed_in(page))
+    write_index(tmp_path)
+    assert read_index_rows(tmp_path) == [
+        ["", "2026-01-04 00:00:00 UTC", "fourth", "unfix audit", "0.5.23 · cpu"],
+        ["✕ stopped", "2026-01-03 00:00:00 UTC", "third", "unfix bisect toggles", "0.5.23 · cpu"],
+        [
+            "✓ green",
+            "2026-01-02 00:00:00 UTC",
+            "second",
+            "unfix prove &#39;a b&#39;",
+            "0.5.23 · cpu",
+        ],
+        ["✕ red", "2026-01-01 00:00:00 UTC", "first", "unfix rehearse one", "0.5.23 · cpu"],
+    ]
+    assert "4 pages: 2 red, 1 green" in (tmp_path / "index.html").read_text()
+
+
+def test_the_page_of_a_run_gives_the_index_its_date_and_command(home: Path) -> None:
+    [name] = store_proofs(1)
+    code = main(["report", name])
+    [[verdict, date, title, command, tested]] = read_index_rows(home / "reports" / "out")
+    assert verdict == ("✕ red" if code else "✓ green")
+    assert date.endswith(" UTC")
+    assert (command, bool(title), bool(tested)) == ("unfix prove", True, True)
 
 
 def test_runs_that_end_at_once_all_stand_in_the_index(tmp_path: Path) -> None:

@@ -16,26 +16,27 @@ from harness.cli.commands import KINDS
 from harness.cli.report import command
 from harness.core.errors import UnfixError
 from harness.store.database import Store
+from harness.store.eval.table import EvalTable
 
 
 def test_a_saved_evaluation_is_read_whole(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.sqlite")
     evaluation = make_awful_evaluation()
-    store.eval.save(evaluation)
+    EvalTable(store).save(evaluation)
     evaluation.seconds = 80.0
-    store.eval.save(evaluation)  # again, as it grows
-    (listed,) = store.eval.list_runs()
+    EvalTable(store).save(evaluation)  # again, as it grows
+    (listed,) = EvalTable(store).list_runs()
     assert (listed.id, listed.status, listed.green) == (evaluation.id, "done", False)
     assert (listed.counts["same"], listed.faults, listed.caught) == (4, 5, 1)
     for name in (evaluation.id, "eval-2026"):
-        assert repr(store.eval.get(name)) == repr(evaluation)  # a NaN is unequal to itself
-    assert store.eval.find("nobody") is None
+        assert repr(EvalTable(store).get(name)) == repr(evaluation)  # a NaN is unequal to itself
+    assert EvalTable(store).find("nobody") is None
     with pytest.raises(UnfixError, match="holds no evaluation nobody"):
-        store.eval.get("nobody")
+        EvalTable(store).get("nobody")
     evaluation.id += "-b"
-    store.eval.save(evaluation)
+    EvalTable(store).save(evaluation)
     with pytest.raises(UnfixError, match="more than one"):
-        store.eval.get("eval-2026")
+        EvalTable(store).get("eval-2026")
 
 
 def test_an_evaluation_of_a_dead_process_is_stopped(tmp_path: Path) -> None:
@@ -44,14 +45,14 @@ def test_an_evaluation_of_a_dead_process_is_stopped(tmp_path: Path) -> None:
     evaluation.status = "running"
     pid = os.fork()
     if not pid:
-        Store(file).eval.save(evaluation)
+        EvalTable(Store(file)).save(evaluation)
         os._exit(0)
     os.waitpid(pid, 0)
     store = Store(file)
-    assert store.eval.list_runs()[0].status == "stopped"
-    assert store.eval.get(evaluation.id).status == "stopped"
-    store.eval.save(evaluation)
-    assert store.eval.get(evaluation.id).status == "running"
+    assert EvalTable(store).list_runs()[0].status == "stopped"
+    assert EvalTable(store).get(evaluation.id).status == "stopped"
+    EvalTable(store).save(evaluation)
+    assert EvalTable(store).get(evaluation.id).status == "running"
 
 
 def test_a_list_says_nothing_of_the_verdict_of_a_running_evaluation(
@@ -59,7 +60,7 @@ def test_a_list_says_nothing_of_the_verdict_of_a_running_evaluation(
 ) -> None:
     evaluation = make_fine_evaluation()
     evaluation.status, evaluation.compared = "running", []
-    Store(tmp_path / "a.sqlite").eval.save(evaluation)
+    EvalTable(Store(tmp_path / "a.sqlite")).save(evaluation)
     assert report_store(tmp_path / "a.sqlite", list=True) == 0
     assert re.search(r"2026-11-21\S+ +running +cpu: no comparisons", capsys.readouterr().out)
 
@@ -90,7 +91,7 @@ def test_report_lists_and_shows_it(
     red = make_awful_evaluation()
     red.id, red.name = "eval-bad", "bad"
     for one in (make_fine_evaluation(), red):
-        store.eval.save(one)
+        EvalTable(store).save(one)
     assert report_store(file, list=True) == 0
     listed = capsys.readouterr().out
     assert re.search(r"eval-20261121-000000-abcd +eval +2026-11-21\S+ +done +green +cpu: ", listed)

@@ -1,4 +1,4 @@
-"""The page of the zoo has the numbers of its records, and each row of a record is explained."""
+"""Each row of a record of the zoo is explained, and the page names what saw each planted fault."""
 
 from __future__ import annotations
 
@@ -42,27 +42,6 @@ def test_there_is_a_record() -> None:
 
 def read_run(file: Path) -> ZooRun:
     return msgspec.json.decode(read_record_text(file), type=ZooRun)
-
-
-def describe_run(run: ZooRun) -> str:
-    """Return the line of docs/zoo.md that this run has."""
-    starting = [result for result in run.models if result.starts]
-    cells = (
-        run.release,
-        f"{len(starting)} of {len(run.models)}",
-        len({result.model_class for result in starting}),
-        f"{sum(not result.failures for result in run.families)} of {len(run.families)}",
-        len(run.kernels),
-        *(run.counts.get(verdict.value, 0) for verdict in ClaimVerdict),
-        f"{run.seconds / 60:.0f} min",
-    )
-    return f"| {' | '.join(map(str, cells))} |"
-
-
-@pytest.mark.parametrize("file", RECORDS, ids=lambda file: file.name)
-def test_the_page_has_the_numbers_of_the_record(file: Path) -> None:
-    page = (paths.project_folder() / "docs" / "zoo.md").read_text()
-    assert describe_run(read_run(file)) in page
 
 
 @pytest.mark.parametrize("file", RECORDS, ids=lambda file: file.name)

@@ -16,6 +16,7 @@ from harness.releases.source_trees import FolderSourceTree
 from harness.runs.zoo.release_changes import ZooChange, compare_runs
 from harness.runs.zoo.request import ZooRequest
 from harness.store.database import Store
+from harness.store.zoo.table import ZooTable
 from harness.store.zoo.values import (
     ArchitectureResult,
     ClaimResult,
@@ -179,7 +180,7 @@ def test_a_stored_run_counts_if_one_of_today_would_be_alike(
     monkeypatch.setattr(guard_runs, "digest_guards_and_toggles", lambda *_: code)
     run.code = command.digest_work(make_target("0.5.23", "0.5.23"), request)
     run.status, run.planned, run.versions = "finished", ["llama"], versions
-    table = Store().zoo
+    table = ZooTable(Store())
     table.begin(run)
     table.save_result(run.id, 0, run.architectures[0])
     table.save(run)

@@ -124,8 +124,8 @@ def run_command(arguments: argparse.Namespace) -> int:
     files = []
     if not request.dry_run:
         files = [
-            toggle_writer.write_toggle_file(one.toggle, paths.toggles_folder(), registry)
-            for one in adopted
+            toggle_writer.write_toggle_file(adoption.toggle, paths.toggles_folder(), registry)
+            for adoption in adopted
         ]
     return _report_adopted(request, adopted, files, (*anchor.left_out, *omitted), trees)
 
@@ -228,11 +228,11 @@ def _report_adopted(
     trees: Sequence[SourceTree],
 ) -> int:
     """Try the new toggles live, run the suites under them, and print the results."""
-    toggles = [one.toggle for one in adopted]
+    toggles = [adoption.toggle for adoption in adopted]
     trials: dict[str, str] = {}
     if files and request.try_live:
         options.report_status("applying it to a release")
-        timelines = {one.toggle.id: one.timeline for one in adopted}
+        timelines = {adoption.toggle.id: adoption.timeline for adoption in adopted}
         trials = live_check.check_toggles_live(timelines, managed_releases.list_releases())
     detections = None
     if files and request.ask_suites:
@@ -245,8 +245,8 @@ def _report_adopted(
         options.print_json(data | {"drift": survey.as_data(), "asked": answers})
         return exit_code
     out = options.make_console()
-    for one in adopted:
-        output.print_adopted(one, survey, trials.get(one.toggle.id), out)
+    for adoption in adopted:
+        output.print_adopted(adoption, survey, trials.get(adoption.toggle.id), out)
     for change in omitted:
         out.print(f"left out: {change.change} ({change.reason})", style="dim", soft_wrap=True)
     drift.print_drift(survey, out)
@@ -304,6 +304,10 @@ def _start_guard(toggles: Sequence[Toggle]) -> int:
         names = ", ".join(toggle.id for toggle in toggles)
         raise UnfixError(f"a guard is begun for one toggle at a time, not for {names}")
     (toggle,) = toggles
-    trees = [one.open_sources() for one in managed_releases.list_releases() if one.is_installed]
+    trees = [
+        release.open_sources()
+        for release in managed_releases.list_releases()
+        if release.is_installed
+    ]
     options.make_console().print(f"written: {guard_template.write_guard(toggle, trees)}")
     return 0

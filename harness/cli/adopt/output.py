@@ -100,20 +100,20 @@ def adopted_to_json(
     return {
         "toggles": [
             {
-                "id": one.toggle.id,
+                "id": adoption.toggle.id,
                 "states": {
                     tree.name: cell.state.value if isinstance(cell, ResolvedEdits) else "absent"
-                    for tree, cell in one.timeline.cells
+                    for tree, cell in adoption.timeline.cells
                 },
                 "how": {
                     tree.name: list(cell.remarks) if isinstance(cell, ResolvedEdits) else [cell]
-                    for tree, cell in one.timeline.cells
+                    for tree, cell in adoption.timeline.cells
                 },
-                "yaml": toggle_writer.format_toggle(one.toggle),
-                "tried": trial_results.get(one.toggle.id, ""),
+                "yaml": toggle_writer.format_toggle(adoption.toggle),
+                "tried": trial_results.get(adoption.toggle.id, ""),
             }
-            for one in adopted
+            for adoption in adopted
         ],
-        "left_out": [{"what": one.change, "why": one.reason} for one in omitted],
+        "left_out": [{"what": change.change, "why": change.reason} for change in omitted],
         "files": [str(file) for file in files],
     }

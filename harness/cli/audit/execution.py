@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.cli import options, run_output
+from harness.cli import guard_runs, options, run_output
 from harness.cli.audit import ranking
 from harness.core import machine
 from harness.core.errors import UnfixError
@@ -130,7 +130,7 @@ def run_audit(arguments: argparse.Namespace) -> int:
     data = audit_record.audit_to_json(audit)
     run_output.write_outputs(
         arguments,
-        run_output.get_default_page("audit"),
+        run_output.get_default_page(f"audit-{guard_runs.make_id_and_start()[0]}"),
         lambda: page.render_page(audit, machine.describe_commit()),
         lambda: markdown.render_markdown(audit),
         data,

@@ -25,6 +25,7 @@ from harness.runs.audit.kernel_targets import is_targeted
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.runs.rehearse.deployment import read_deployments
 from harness.store.database import Store
+from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import RehearsalRun
 from harness.workers.release_target import ReleaseTarget
 from reports.audit import view
@@ -34,7 +35,7 @@ REHEARSAL_SECONDS = 600.0  # the limit of one deployment, beside others
 
 def is_release(name: str) -> bool:
     """Return whether a name is a managed release's, which can be rehearsed under that name."""
-    return name in {one.name for one in managed_releases.list_known_releases()}
+    return name in {release.name for release in managed_releases.list_known_releases()}
 
 
 def rank_release(audit: ReleaseAudit, *, rehearses: bool, jobs: int = 1) -> ReleaseAudit:
@@ -127,11 +128,11 @@ def _add_ranks(
     audit: ReleaseAudit, ranks: DeploymentRanks, *, is_other_tree: bool = False
 ) -> ReleaseAudit:
     def find_lines(finding: DeploymentFinding) -> tuple[str, list[tuple[str, int]]]:
-        same = [kernel for kernel in audit.kernels if kernel.kernel == finding.kernel]
-        known = [kernel for kernel in same if kernel.module == finding.module]
-        if is_other_tree and not known and len(same) == 1:
-            moved = (same[0].module, finding.kernel) not in ranks.kernels
-            known = same if moved else []
+        same_kernels = [kernel for kernel in audit.kernels if kernel.kernel == finding.kernel]
+        known = [kernel for kernel in same_kernels if kernel.module == finding.module]
+        if is_other_tree and not known and len(same_kernels) == 1:
+            moved = (same_kernels[0].module, finding.kernel) not in ranks.kernels
+            known = same_kernels if moved else []
         ends = f"/{PurePosixPath(finding.file)}"
         files = [kernel.file for kernel in audit.kernels if kernel.file.endswith(ends)]
         files += [kernel.file for kernel in known]
@@ -168,7 +169,7 @@ def _rehearse_once(target: ReleaseTarget, jobs: int) -> RehearsalRun:
 
     names = list(read_deployments())
     code = guard_runs.digest_lane_code(target, [])
-    known = Store().rehearse.find_newest_whole(target.name, names, code) if code else None
+    known = RehearsalTable(Store()).find_newest_whole(target.name, names, code) if code else None
     if known is not None:
         return known
     options.report_status(
@@ -200,7 +201,7 @@ def _rehearse_once(target: ReleaseTarget, jobs: int) -> RehearsalRun:
 
 
 def _find_rehearsal(release: str) -> RehearsalRun | None:
-    return Store().rehearse.find_newest_whole(release, list(read_deployments()))
+    return RehearsalTable(Store()).find_newest_whole(release, list(read_deployments()))
 
 
 def _find_newest_ranks() -> DeploymentRanks | None:

@@ -29,6 +29,7 @@ from harness.runs.bisect.command_runner import CommandRunner
 from harness.runs.bisect.request import BisectRequest
 from harness.runs.bisect.search_driver import SearchDriver
 from harness.runs.bisect.trial_runner import ToggleChoices, TrialJob, TrialRunner, VersionUnderTest
+from harness.store.bisect.table import BisectTable
 from harness.store.bisect.values import BisectSearch, BisectTrial
 from harness.store.database import Store
 
@@ -62,10 +63,10 @@ def run_search(prepared: PreparedSearch, store: Store) -> bool:
     runner: TrialRunner = ReplayRunner(replayed) if replayed else _make_runner(prepared)
     search.jobs, search.is_deterministic = runner.jobs, runner.is_deterministic
     if not replayed:
-        store.bisect.begin(search)
+        BisectTable(store).begin(search)
     search.status = "stopped"
     started = time.monotonic()
-    log = None if replayed else store.bisect
+    log = None if replayed else BisectTable(store)
     driver = SearchDriver(search, runner, log, BisectProgress())
     search_kind = {
         "toggles": _search_toggles,
@@ -87,7 +88,7 @@ def run_search(prepared: PreparedSearch, store: Store) -> bool:
     finally:
         search.seconds += time.monotonic() - started
         if not replayed:
-            store.bisect.save(search)
+            BisectTable(store).save(search)
     if replayed:
         _check_same_result(search, replayed)
     return search.status == "stopped"

@@ -14,6 +14,7 @@ from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.patching import bootstrap
 from harness.runs.bisect.request import BisectRequest, EarlierSearch
+from harness.store.bisect.table import BisectTable
 from harness.store.bisect.values import BisectSearch
 from harness.store.database import Store
 
@@ -61,9 +62,11 @@ def _make_settings(request: BisectRequest) -> dict[str, object]:
 
 
 def _prepare_resume(earlier: EarlierSearch, store: Store) -> PreparedSearch:
-    runs = [run for run in store.bisect.list_runs() if earlier.name or run.kind == earlier.kind]
+    runs = [
+        run for run in BisectTable(store).list_runs() if earlier.name or run.kind == earlier.kind
+    ]
     noun = f"search over {earlier.kind}"
-    stopped = store.bisect.load_whole(resumption.find_stopped_run(runs, earlier.name, noun))
+    stopped = BisectTable(store).load_whole(resumption.find_stopped_run(runs, earlier.name, noun))
     fresh = prepare_new_search(_read_request(earlier, stopped))
     resumption.refuse_if_changed(
         *(stopped.settings.get("code"), fresh.search.settings["code"], stopped.id),
@@ -102,7 +105,7 @@ def _read_log(name: str, store: Store) -> BisectSearch:
     """Read a search to replay, from the store or from a record's file."""
     file = Path(name)
     if not file.is_file():
-        log = store.bisect.get(name)
+        log = BisectTable(store).get(name)
     else:
         try:
             log = msgspec.json.decode(file.read_bytes(), type=BisectSearch)

@@ -16,6 +16,7 @@ from harness.matrices.schema import MatrixFile
 from harness.runs.eval import evaluation_comparer, evaluation_request, lm_eval_scorer
 from harness.runs.eval.evaluation_request import EvaluationRequest
 from harness.runs.eval.runner import EvaluationRunner, begin_evaluation
+from harness.store.eval.table import EvalTable
 from harness.store.eval.values import Evaluation
 
 
@@ -68,11 +69,11 @@ def _serve_matrix(request: EvaluationRequest, matrix: MatrixFile) -> tuple[Evalu
         f"SGLang {settings.release}, {matrix.items} items a task"
         + (f", {format_count(len(matrix.faults), 'fault')}" if matrix.faults else "")
     )
-    store.eval.save(evaluation)
+    EvalTable(store).save(evaluation)
 
     def save_progress(evaluation: Evaluation, text: str) -> None:
         options.report_status(text)
-        store.eval.save(evaluation)
+        EvalTable(store).save(evaluation)
 
     signal.signal(signal.SIGTERM, raise_interrupt)  # schedulers send it; servers end first
     runner = EvaluationRunner(
@@ -89,5 +90,5 @@ def _serve_matrix(request: EvaluationRequest, matrix: MatrixFile) -> tuple[Evalu
         options.report_notes(stop)
         return evaluation, True
     finally:
-        store.eval.save(evaluation)
+        EvalTable(store).save(evaluation)
     return evaluation, False

@@ -21,6 +21,7 @@ from harness.runs.fuzz import failure_files, failure_replay
 from harness.runs.fuzz.release_search import FuzzRequest
 from harness.runs.fuzz.runner import FuzzDriver
 from harness.store.database import Store
+from harness.store.fuzz.table import FuzzTable
 from harness.store.fuzz.values import FuzzRun, ToggleDirections
 from harness.workers.release_target import ReleaseTarget
 from reports.fuzz import terminal
@@ -129,7 +130,7 @@ def _run_until_stopped(request: FuzzRequest, arguments: argparse.Namespace) -> i
     )
 
     def save_run() -> None:
-        store.fuzz.save(run)
+        FuzzTable(store).save(run)
 
     with FuzzProgress(save_run) as progress:
         save_run()

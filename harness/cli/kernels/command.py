@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from harness.cli import options, run_output
+from harness.cli import guard_runs, options, run_output
 from harness.cli.audit.execution import get_tree_path, open_tree
 from harness.core import machine
 from harness.core.errors import UnfixError
@@ -102,7 +102,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     data = msgspec.to_builtins(inventory)
     run_output.write_outputs(
         arguments,
-        run_output.get_default_page("kernels"),
+        run_output.get_default_page(f"kernels-{guard_runs.make_id_and_start()[0]}"),
         lambda: page.render_page(inventory, machine.describe_commit()),
         lambda: markdown.render_markdown(inventory, arguments.missing),
         data,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from harness.cli import options, run_output
 from harness.cli.commands import KINDS
 from harness.cli.process_cleanup import raise_interrupt
+from harness.store.matrix.table import MatrixTable
 
 if TYPE_CHECKING:
     from harness.runs.matrix.matrix_run import MatrixRunRequest
@@ -64,7 +65,7 @@ def run_matrix(arguments: argparse.Namespace) -> int:
     run_output.check_outputs(KINDS["matrix"], arguments)
     request = _make_request(arguments)
     store = Store()
-    plan = plan_builder.plan_matrix(request.file, store.matrix.load_median_seconds())
+    plan = plan_builder.plan_matrix(request.file, MatrixTable(store).load_median_seconds())
     cells = matrix_run.choose_cells(plan, request)
     command = run_output.get_recorded_command()
     run = matrix_run.begin_or_resume(store, request, plan, cells, command)
@@ -83,7 +84,7 @@ def run_matrix(arguments: argparse.Namespace) -> int:
             matrix_run.execute_run(store, run, cells, request, progress.report_attempts)
     except KeyboardInterrupt:
         is_interrupted = True
-    stored_run = store.matrix.find(run.id)
+    stored_run = MatrixTable(store).find(run.id)
     assert stored_run is not None
     code = run_output.write_and_print_run(KINDS["matrix"], stored_run, arguments)
     return 130 if is_interrupted else code

@@ -13,6 +13,7 @@ from harness.cli import options
 from harness.core.wording import format_count, format_duration
 from harness.runs.matrix import plan_builder, shards
 from harness.runs.matrix.cell_plan import MatrixCell, MatrixPlan, PlanShard, SeedConfiguration
+from harness.store.matrix.table import MatrixTable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,12 +68,11 @@ def make_github_matrix(
 
 def _read_cell_seconds(file: Path | None) -> dict[str, float]:
     """Read the seconds of cells in stored runs, from the named store or else the default one."""
-    from harness.store.database import Store
-    from harness.store.sqlite_file import find_default_store
+    from harness.store.database import Store, find_default_store
 
     if file is None and not find_default_store().is_file():
         return {}
-    return Store(file, create=False).matrix.load_median_seconds()
+    return MatrixTable(Store(file, create=False)).load_median_seconds()
 
 
 def _print_plan(plan: MatrixPlan, wide: bool) -> None:

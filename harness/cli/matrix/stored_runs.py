@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from harness.cli import run_lookup
 from harness.cli.commands import KINDS
 from harness.core.errors import UnfixError
+from harness.store.matrix.table import MatrixTable
 
 if TYPE_CHECKING:
     from harness.store.database import Store
@@ -21,7 +22,7 @@ def find_requested_run(store: Store, arguments: argparse.Namespace) -> MatrixRun
 
     if arguments.proofs:
         return None
-    named = [run for run in map(store.matrix.find, arguments.runs) if run]
+    named = [run for run in map(MatrixTable(store).find, arguments.runs) if run]
     if named and len(named) < len(arguments.runs):
         raise UnfixError("a matrix run is shown by itself, or with the other shards of its plan")
     if not arguments.runs and not arguments.merge:
@@ -40,10 +41,10 @@ def find_requested_run(store: Store, arguments: argparse.Namespace) -> MatrixRun
 def _find_newest_run(store: Store) -> MatrixRun | None:
     """Find the newest matrix run, unless a later run is not part of it."""
     newest = run_lookup.find_newest_run(store)
-    runs = store.matrix.list_runs()
+    runs = MatrixTable(store).list_runs()
     if newest is None or not runs:
         return None
-    kind, matrix_run = newest[0], store.matrix.load_whole(runs[-1])
+    kind, matrix_run = newest[0], MatrixTable(store).load_whole(runs[-1])
     command = ["unfix", kind.name]
     is_part = any(cell.command[:2] == command for cell in matrix_run.cells)
     return matrix_run if kind is KINDS["matrix"] or is_part else None
@@ -59,12 +60,12 @@ def _collect_shards(store: Store, other_stores: list[Path]) -> list[Any]:
         if other.resolve() == store.file.resolve():
             raise UnfixError(f"{other} is this store itself")
         other_store = Store(other, create=False)
-        opened.append((str(other), other_store, other_store.matrix.list_runs()))
+        opened.append((str(other), other_store, MatrixTable(other_store).list_runs()))
     parts = []
     if any(runs for _, _, runs in opened):
         for source, other_store, runs in opened:
             parts += [
-                ShardPart(other_store.matrix.load_whole(run), source)
+                ShardPart(MatrixTable(other_store).load_whole(run), source)
                 for run in select_newest_shards(runs, source)
             ]
     for _, other_store, _ in opened:

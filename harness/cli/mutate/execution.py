@@ -31,6 +31,7 @@ from harness.runs.mutate.request import RESUMED_SETTINGS, MutateRequest, Mutatio
 from harness.runs.mutate.runner import MutationRunner
 from harness.store.database import Store
 from harness.store.mutate.faults import GeneratedFaults
+from harness.store.mutate.table import MutationTable
 from harness.store.mutate.values import MutationRun
 from harness.workers.release_target import ReleaseTarget
 
@@ -122,8 +123,10 @@ def run_mutate(request: MutateRequest, resumed_run: str | None, outputs: argpars
     store = Store()
     earlier = None
     if resumed_run is not None:
-        stopped = resumption.find_stopped_run(store.mutate.list_runs(), resumed_run, "mutation run")
-        earlier = store.mutate.load_whole(stopped)
+        stopped = resumption.find_stopped_run(
+            MutationTable(store).list_runs(), resumed_run, "mutation run"
+        )
+        earlier = MutationTable(store).load_whole(stopped)
         request = _restore_request(request, earlier)
     source = _prepare_source(request)
     diff, sources = source.diff, source.target.sources
@@ -262,7 +265,9 @@ def _run_until_stopped(
     """Run the plan; return True if the user stopped it."""
     try:
         with end_processes_on_exit(), MutateProgress(mutation) as progress:
-            MutationRunner(plan, mutation, store.mutate, progress, plan_from_coverage).execute()
+            MutationRunner(
+                plan, mutation, MutationTable(store), progress, plan_from_coverage
+            ).execute()
     except KeyboardInterrupt:
         return True
     return False

@@ -20,6 +20,7 @@ from harness.runs.pr import source_change
 from harness.runs.pr.joined_reviews import join_runs
 from harness.runs.pr.request import PrRequest
 from harness.store.database import Store
+from harness.store.pr.table import PrTable
 from harness.store.pr.values import PrPart, PrRun
 from harness.workers.release_target import ReleaseTarget
 
@@ -60,7 +61,7 @@ def review_change(request: PrRequest) -> tuple[PrRun, bool]:
         planned=request.parts,
     )
     store = Store()
-    store.pr.begin(run)
+    PrTable(store).begin(run)
     options.report_status(
         f"{run.base}..{run.head}: {format_count(len(run.files), 'changed file')} of the package, "
         f"{len(run.others)} others; run {run.id}"
@@ -77,7 +78,7 @@ def review_change(request: PrRequest) -> tuple[PrRun, bool]:
         if run.status != "finished":
             run.status = "stopped"
         run.seconds = time.monotonic() - started_at
-        store.pr.save(run)
+        PrTable(store).save(run)
     return run, is_stopped
 
 
@@ -87,8 +88,8 @@ def _prepare_ends(words: list[str], chosen: list[PrPart]) -> list[ReleaseTarget]
         return guard_runs.prepare_targets(words, mends_toggles=False)
     releases = [added_releases.find_release(word, "cpu", options.report_status) for word in words]
     return [
-        ReleaseTarget(one.name, Path(sys.executable), one.open_sources(), one.name)
-        for one in releases
+        ReleaseTarget(release.name, Path(sys.executable), release.open_sources(), release.name)
+        for release in releases
     ]
 
 
@@ -107,7 +108,7 @@ def _run_parts(review: Review) -> None:
         seconds = time.monotonic() - started - (times.get("base", 0.0) - of_base)
         review.run.parts.append(part)
         times[part.value] = times.get(part, 0.0) + seconds
-        review.store.pr.save(msgspec.structs.replace(review.run, status="running"))
+        PrTable(review.store).save(msgspec.structs.replace(review.run, status="running"))
         options.report_status(f"{part}: {format_duration(review.run.part_seconds[part.value])}")
 
 
@@ -128,7 +129,7 @@ def _read_review(name: str, store: Store) -> PrRun:
     """Read a review from the store, or from the file that `--record` wrote."""
     file = Path(name)
     if not file.is_file():
-        return store.pr.get(name)
+        return PrTable(store).get(name)
     try:
         return msgspec.json.decode(file.read_bytes(), type=PrRun)
     except msgspec.MsgspecError as error:
@@ -144,6 +145,6 @@ def join_reviews(names: list[str], planned: list[PrPart]) -> PrRun:
         raise UnfixError(f"these are reviews of several changes: {ends}")
     whole = join_runs(runs, planned)
     whole.id, _ = guard_runs.make_id_and_start()
-    store.pr.begin(whole)
-    store.pr.save(whole)
+    PrTable(store).begin(whole)
+    PrTable(store).save(whole)
     return whole

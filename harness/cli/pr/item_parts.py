@@ -23,7 +23,9 @@ from harness.runs.zoo.architecture import read_architectures
 from harness.store.database import Store
 from harness.store.lane_runs import LaneResult, LaneRunTable
 from harness.store.pr.values import PrPart, TouchedItem
+from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import RehearsalRun
+from harness.store.zoo.table import ZooTable
 from harness.store.zoo.values import ZooRun
 from harness.workers.release_target import ReleaseTarget
 
@@ -73,15 +75,17 @@ def rehearse_deployments(review: Review) -> None:
     code = guard_runs.digest_lane_code(review.base, review.request.toggles)
     before = None
     if code:
-        before = review.store.rehearse.find_newest_whole(
+        before = RehearsalTable(review.store).find_newest_whole(
             review.base.name, names, code, has_thresholds=False
         )
     before = before or _execute_on(review, part, review.base, names)
     after = _execute_on(review, part, review.head, names)
     run.rehearsals = compare_runs(before, after)
-    for one in after.deployments:
-        if one.refusal and not any(change.deployment == one.name for change in run.rehearsals):
-            review.note(f"{one.name} starts on neither end: {one.refusal}")
+    for deployment in after.deployments:
+        if deployment.refusal and not any(
+            change.deployment == deployment.name for change in run.rehearsals
+        ):
+            review.note(f"{deployment.name} starts on neither end: {deployment.refusal}")
 
 
 def record_unknown_items(request: PrRequest, store: Store, base: ReleaseTarget) -> None:
@@ -117,8 +121,11 @@ def make_zoo_part(request: PrRequest, store: Store) -> ItemPart:
         whole="",
         ends=1,
     )
-    models = {one.name: {one.name, one.model_type} for one in read_architectures([])}
-    return ItemPart(kind, models, store.zoo, ZooRun, execute)
+    models = {
+        architecture.name: {architecture.name, architecture.model_type}
+        for architecture in read_architectures([])
+    }
+    return ItemPart(kind, models, ZooTable(store), ZooRun, execute)
 
 
 def make_rehearse_part(request: PrRequest, store: Store) -> ItemPart:
@@ -152,8 +159,11 @@ def make_rehearse_part(request: PrRequest, store: Store) -> ItemPart:
         whole="--all",
         ends=2,
     )
-    models = {name: set(one.config["architectures"]) for name, one in read_deployments().items()}
-    return ItemPart(kind, models, store.rehearse, RehearsalRun, execute)
+    models = {
+        name: set(deployment.config["architectures"])
+        for name, deployment in read_deployments().items()
+    }
+    return ItemPart(kind, models, RehearsalTable(store), RehearsalRun, execute)
 
 
 PARTS: dict[PrPart, Callable[[PrRequest, Store], ItemPart]] = {
@@ -183,7 +193,10 @@ def _find_touched(review: Review, part: ItemPart) -> list[TouchedItem]:
             f"that they run are not known, only kernels and models: `{command}` runs them"
         )
     kernels = [
-        name for one in review.listed_kernels for name in (one.change.kernel, one.earlier) if name
+        name
+        for listed in review.listed_kernels
+        for name in (listed.change.kernel, listed.earlier)
+        if name
     ]
     code = touched_items.find_changed_code(review.change, kernels, results.values())
     return touched_items.find_touched(code, results, part.models)
@@ -225,7 +238,7 @@ def _choose_items(
 ) -> list[str]:
     """Choose those that the limit and the budget allow, and name the others in a note."""
     touched_items.leave_out(touched, kind, limit, review.seconds_left)
-    left_out = [one for one in touched if one.left_out]
+    left_out = [item for item in touched if item.left_out]
     for reason, names in _group_by_reason(left_out).items():
         rest = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         command = kind.fill_command(names[0], review.base.name, review.head.name)
@@ -238,6 +251,6 @@ def _choose_items(
 
 def _group_by_reason(items: Iterable[TouchedItem]) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
-    for one in items:
-        groups.setdefault(one.left_out, []).append(one.name)
+    for item in items:
+        groups.setdefault(item.left_out, []).append(item.name)
     return groups

@@ -35,7 +35,10 @@ from harness.runs.pr import (
     toggle_effects,
 )
 from harness.runs.pr.toggle_effects import EndStatuses
+from harness.store.mutate.table import MutationTable
+from harness.store.pr.table import PrTable
 from harness.store.pr.values import NewFinding, PrPart
+from harness.store.prove.table import ProveTable
 from harness.store.prove.values import CellResult
 
 # Toggles
@@ -53,14 +56,14 @@ def find_toggle_changes(review: Review) -> None:
     mended = drift.survey_drift(list(review.catalogue), trees)
     before, after = (
         EndStatuses(
-            toggle_effects.index_statuses(one.statuses),
-            toggle_effects.index_statuses(other.statuses),
+            toggle_effects.index_statuses(own_release.statuses),
+            toggle_effects.index_statuses(mended_release.statuses),
         )
-        for one, other in zip(own.releases, mended.releases, strict=True)
+        for own_release, mended_release in zip(own.releases, mended.releases, strict=True)
     )
     review.run.toggle_count = len(own.toggles)
     review.run.toggles = toggle_effects.find_toggle_changes(before, after, review.change)
-    old, new = (one.upstream_states for one in own.releases)
+    old, new = (release.upstream_states for release in own.releases)
     broken = [number for number, state in new.items() if (old.get(number), state) == _BREAKS]
     for number in broken:
         reason = own.releases[1].upstream_problems[number]
@@ -108,8 +111,11 @@ def prove_guards(review: Review) -> None:
 def _run_on_head(review: Review) -> list[GuardCoverage]:
     """Run the guards on the head with nothing toggled, those that fail twice; count its lines."""
     coverages = record_coverage(review.request, review.head, review.guards)
-    before = {one.guard: one.outcome for one in review.coverages}
-    if any(one.outcome is not before.get(one.guard, one.outcome) for one in coverages):
+    before = {coverage.guard: coverage.outcome for coverage in review.coverages}
+    if any(
+        coverage.outcome is not before.get(coverage.guard, coverage.outcome)
+        for coverage in coverages
+    ):
         coverages = record_coverage(review.request, review.head, review.guards, True)
     for guard, count in changed_guards.count_reached_lines(
         coverages, review.change.new_lines
@@ -121,13 +127,13 @@ def _run_on_head(review: Review) -> list[GuardCoverage]:
 def _find_known_cells(review: Review) -> list[CellResult] | None:
     """Return the base's cells of an earlier review, if it proved every guard of this one."""
     wanted = set(review.guards)
-    for earlier in reversed(review.store.pr.list_runs()):
+    for earlier in reversed(PrTable(review.store).list_runs()):
         same = (earlier.base, earlier.settings.get("code"), earlier.settings.get("profile")) == (
             *(review.base.name, review.run.settings["code"], review.request.profile),
         )
         if not same or "prove" not in earlier.runs or earlier.id == review.run.id:
             continue
-        proof = review.store.prove.find(earlier.runs["prove"])
+        proof = ProveTable(review.store).find(earlier.runs["prove"])
         cells = [cell for cell in proof.cells if cell.release == review.base.name] if proof else []
         names = {changed_guards.get_test_name(cell.guard) for cell in cells if cell.verdict}
         if wanted <= names:
@@ -177,7 +183,7 @@ def audit_kernels(review: Review) -> None:
 def compare_kernels(review: Review) -> None:
     """Run changed kernels of both ends on launches that guards make on the base."""
     listed = review.listed_kernels
-    earlier = {one.earlier: one.earlier_lines for one in listed if one.earlier}
+    earlier = {kernel.earlier: kernel.earlier_lines for kernel in listed if kernel.earlier}
     if not listed:
         return
     guards = launch_recording.choose_launching_guards(earlier, review.coverages)
@@ -221,7 +227,7 @@ def make_faults(review: Review) -> None:
     if review.guards:
         plan = dataclasses.replace(mutate_execution.make_plan(request, head), faults=chosen)
         with end_processes_on_exit(), MutateProgress(mutation) as progress:
-            runner = MutationRunner(plan, mutation, review.store.mutate, progress)
+            runner = MutationRunner(plan, mutation, MutationTable(review.store), progress)
             runner.execute()
         run.runs["mutate"] = mutation.id
         coverages, remark = list(runner.coverage.guards.values()), ""

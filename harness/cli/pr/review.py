@@ -47,7 +47,7 @@ class Review:
 
     @cached_property
     def traced_old_lines(self) -> LinesByModule:
-        ran = {module for one in self.coverages for module in one.lines}
+        ran = {module for coverage in self.coverages for module in coverage.lines}
         return source_change.find_traced_lines(self.change.base, self.change.old_lines, ran)
 
     @cached_property

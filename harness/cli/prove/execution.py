@@ -15,6 +15,7 @@ from harness.runs.prove import time_estimate
 from harness.runs.prove.plan import ProveRequest
 from harness.runs.prove.runner import execute_proof
 from harness.store.database import Store
+from harness.store.prove.table import ProveTable
 from harness.store.prove.values import ProveRun
 from harness.workers.release_target import ReleaseTarget
 
@@ -33,10 +34,10 @@ def run_proof(call: ProveCall, targets: list[ReleaseTarget] | None = None) -> tu
     is_stopped = False
     try:
         with end_processes_on_exit(), ProveProgress(request) as progress:
-            execute_proof(request, run, store.prove, progress)
+            execute_proof(request, run, ProveTable(store), progress)
     except KeyboardInterrupt:
         is_stopped = True
-    return store.prove.get(run.id), is_stopped
+    return ProveTable(store).get(run.id), is_stopped
 
 
 def find_start_error(run: ProveRun) -> int:
@@ -73,11 +74,13 @@ def _make_run(call: ProveCall, request: ProveRequest) -> ProveRun:
 
 def _report_expected_time(request: ProveRequest, new_run: ProveRun, store: Store) -> None:
     earlier = [
-        run for run in store.prove.list_runs() if run.kind == new_run.kind and run.id != new_run.id
+        run
+        for run in ProveTable(store).list_runs()
+        if run.kind == new_run.kind and run.id != new_run.id
     ]
     newest_first = reversed(earlier[-time_estimate.MAX_RUNS_READ :])
     seconds = time_estimate.estimate_run_seconds(
-        request, new_run, map(store.prove.load_whole, newest_first)
+        request, new_run, map(ProveTable(store).load_whole, newest_first)
     )
     if seconds is None:
         options.report_status("no earlier run is like this one: its duration is unknown")

@@ -22,6 +22,7 @@ from harness.releases import source_trees
 from harness.runs.prove import plan
 from harness.runs.prove.plan import ProveRequest
 from harness.store.database import Store
+from harness.store.prove.table import ProveTable
 from harness.store.prove.values import ProveRun
 from harness.workers.release_target import ReleaseTarget
 
@@ -54,10 +55,16 @@ def _find_earlier_run(call: ProveCall, store: Store) -> ProveRun | None:
     if call.resume is not None and call.failed is not None:
         raise UnfixError("--resume continues a run, --failed starts a new one: give one of them")
     if call.resume is not None:
-        runs = [run for run in store.prove.list_runs() if call.resume or run.kind == call.command]
-        earlier = store.prove.load_whole(resumption.find_stopped_run(runs, call.resume, "run"))
+        runs = [
+            run for run in ProveTable(store).list_runs() if call.resume or run.kind == call.command
+        ]
+        earlier = ProveTable(store).load_whole(
+            resumption.find_stopped_run(runs, call.resume, "run")
+        )
     elif call.failed is not None:
-        earlier = store.prove.get(call.failed or store.prove.find_latest(call.command).id)
+        earlier = ProveTable(store).get(
+            call.failed or ProveTable(store).find_latest(call.command).id
+        )
         if earlier.status == "running":
             raise UnfixError(f"run {earlier.id} is still running")
     else:
@@ -150,6 +157,6 @@ def make_request(
         seed=secrets.randbits(32) if call.seed is None else call.seed,
         skipped_cells=plan.proven_cell_keys(cells if call.failed is not None else ()),
         finished_cells={cell.key: cell for cell in cells if call.resume is not None},
-        known_seconds=store.prove.load_average_seconds(),
+        known_seconds=ProveTable(store).load_average_seconds(),
         exceptions=proof_exceptions.load_project_exceptions(catalogue),
     )

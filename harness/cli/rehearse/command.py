@@ -25,6 +25,7 @@ from harness.runs.rehearse.deployment import (
 )
 from harness.runs.rehearse.request import RehearseRequest, RehearseWorkerRequest
 from harness.store.database import Store
+from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import DeploymentResult, RehearsalRun
 from harness.workers.release_target import ReleaseTarget
 
@@ -151,7 +152,7 @@ def rehearse_release(
         has_thresholds=request.thresholds,
     )
     worker = "harness.runs.rehearse.rehearse_worker", request, make_work
-    table = Store().rehearse
+    table = RehearsalTable(Store())
     return run, execute_in_lanes(run, target, *worker, table, "deployments", list_findings)
 
 

@@ -10,6 +10,7 @@ from harness.cli import options, run_lookup, run_output
 from harness.cli.commands import KINDS
 from harness.cli.report import history
 from harness.core.errors import UnfixError
+from harness.store.prove.table import ProveTable
 
 if TYPE_CHECKING:
     from harness.store.database import Store
@@ -76,7 +77,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         if kind is not KINDS["prove"]:
             whole = kind.open_table(store).load_whole(newest)
             return run_output.write_and_print_run(kind, whole, arguments)
-    return _report_proofs(store, names or [store.prove.find_latest().id], arguments)
+    return _report_proofs(store, names or [ProveTable(store).find_latest().id], arguments)
 
 
 def _write_index(folder: Path) -> int:
@@ -93,7 +94,7 @@ def _report_proofs(store: Store, names: list[str], arguments: argparse.Namespace
     """Report proofs and lifecycles, the runs of a kind joined: two tables, and one page."""
     from harness.store.prove.joined_runs import add_missing_shard_problems, join_runs
 
-    runs = [store.prove.get(name) for name in dict.fromkeys(names)]
+    runs = [ProveTable(store).get(name) for name in dict.fromkeys(names)]
     whole = []
     for kind in dict.fromkeys(run.kind for run in runs):
         alike = [run for run in runs if run.kind == kind]

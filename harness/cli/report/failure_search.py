@@ -11,6 +11,7 @@ from harness.cli import options
 from harness.core import child_process, paths, signals
 from harness.patching.child_environment import PYTHON_PATH_VARIABLE, ChildEnvironment
 from harness.runs.history.search_suggestion import SuggestedSearch
+from harness.store.bisect.table import BisectTable
 from harness.store.bisect.values import BisectSearch
 from harness.store.database import Store
 
@@ -45,7 +46,9 @@ class FailureSearches:
 
     def _find_stored_search(self, fit: SuggestedSearch) -> BisectSearch | None:
         """Find the newest search of the failure; finished ones come first."""
-        found = [search for search in self.store.bisect.list_runs() if fit.is_answered_by(search)]
+        found = [
+            search for search in BisectTable(self.store).list_runs() if fit.is_answered_by(search)
+        ]
         done = [search for search in found if search.status == "finished"]
         ordered = [*(search for search in found if search not in done), *done]
         return ordered[-1] if ordered else None
@@ -77,7 +80,7 @@ class FailureSearches:
     def _merge_search_store(self) -> None:
         default_store = Store()
         if default_store.file.resolve() != self.store.file.resolve():
-            self.store.bisect.merge(default_store.bisect)
+            BisectTable(self.store).merge(BisectTable(default_store))
         default_store.close()
 
 

@@ -7,7 +7,7 @@ import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import options, run_output
+from harness.cli import options, run_lookup, run_output
 from harness.core import machine
 from harness.core.errors import NotReadyError, UnfixError
 
@@ -60,7 +60,7 @@ def report_history(arguments: argparse.Namespace, store: Store) -> int:
     prices = resource_prices.parse_prices(arguments.price)
     budget = options.parse_budget(arguments.bisect, "--bisect") if arguments.bisect else 0.0
     for other in arguments.merge:
-        store.merge(other)
+        run_lookup.merge_store(store, other)
     history = timelines.read_history(store, since, now)
     if not history.nights:
         notes = "".join(f"; {note}" for note in history.notes)

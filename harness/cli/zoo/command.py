@@ -19,6 +19,7 @@ from harness.runs.zoo.release_changes import ZooChanges
 from harness.runs.zoo.request import ZooRequest, ZooWorkerRequest
 from harness.sanitizer.device.cards import get_card
 from harness.store.database import Store
+from harness.store.zoo.table import ZooTable
 from harness.store.zoo.values import ArchitectureResult, ZooRun
 from harness.workers.release_target import ReleaseTarget
 
@@ -122,7 +123,7 @@ def find_stored_run(target: ReleaseTarget, request: ZooRequest) -> ZooRun | None
     alike = target.name, request.card, code, versions
     architectures, families = select_rows(request.names)
     rows = {*(architecture.name for architecture in architectures), *families}
-    table = Store().zoo
+    table = ZooTable(Store())
     for run in reversed(table.list_runs()):
         is_alike = (run.release, run.card, run.code, run.versions) == alike
         if is_alike and not run.toggles and run.status == "finished" and rows <= set(run.planned):
@@ -163,7 +164,7 @@ def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> tuple[ZooRun, boo
         planned=[*(architecture.name for architecture in architectures), *families],
     )
     worker = "harness.runs.zoo.zoo_worker", request, make_work
-    return run, execute_in_lanes(run, target, *worker, Store().zoo, "rows", list_failures)
+    return run, execute_in_lanes(run, target, *worker, ZooTable(Store()), "rows", list_failures)
 
 
 def list_failures(result: ArchitectureResult) -> list[str]:

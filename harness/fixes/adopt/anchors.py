@@ -41,7 +41,7 @@ def find_anchor(patch: FixDiff, trees: Sequence[SourceTree], name: str) -> FixAn
         if file.exclusion_reason
     )
     if not code:
-        reasons = "; ".join(f"{one.change}: {one.reason}" for one in left_out[:5])
+        reasons = "; ".join(f"{change.change}: {change.reason}" for change in left_out[:5])
         raise UnfixError(f"{name} changes nothing of SGLang's runtime: {reasons}")
     best: tuple[int, FixAnchor] | None = None
     # The oldest release with the fix and the newest without it are the nearest to the fix.
@@ -74,7 +74,7 @@ def _apply_files(
     for file in files:
         source = tree.read(file.module)
         release_lines = source.text.split("\n") if source else []
-        other = list(release_lines)
+        other_lines = list(release_lines)
         for hunk in reversed(file.hunks):
             own_lines, new_lines, start = (
                 (hunk.new, hunk.old, hunk.new_start)
@@ -92,10 +92,10 @@ def _apply_files(
                 )
                 missed_hunks.append(LeftOutChange(f"{file.path}:{hunk.new_start}", reason))
                 continue
-            other[position : position + len(find)] = new_lines[first : len(new_lines) - last]
+            other_lines[position : position + len(find)] = new_lines[first : len(new_lines) - last]
             hunk_count += 1
-        if other != release_lines:
-            pair = ("\n".join(release_lines), "\n".join(other))
+        if other_lines != release_lines:
+            pair = ("\n".join(release_lines), "\n".join(other_lines))
             texts[file.module] = pair if state is ToggleState.FIXED else (pair[1], pair[0])
     return hunk_count, texts, missed_hunks
 
@@ -103,8 +103,8 @@ def _apply_files(
 def _trim_context(hunk: DiffHunk, context: int) -> tuple[int, int]:
     """Return how many lines of context to drop before and after the change."""
     before = _count_equal_lines(hunk.old, hunk.new)
-    behind = _count_equal_lines(hunk.old[before:][::-1], hunk.new[before:][::-1])
-    return max(0, before - context), max(0, behind - context)
+    after = _count_equal_lines(hunk.old[before:][::-1], hunk.new[before:][::-1])
+    return max(0, before - context), max(0, after - context)
 
 
 def _count_equal_lines(old: Sequence[str], new: Sequence[str]) -> int:

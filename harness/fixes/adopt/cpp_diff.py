@@ -58,7 +58,9 @@ class CppModuleDiff(TextDiff[CppDifference, LineSpan]):
         if [t for t in fixed if t[:1] != '"'] == [t for t in buggy if t[:1] != '"']:
             return MESSAGE_ONLY
         covered = [
-            one for one in self.fixed.code.definitions if first <= one.first and one.end <= end
+            definition
+            for definition in self.fixed.code.definitions
+            if first <= definition.first and definition.end <= end
         ]
         if not buggy and covered and covered[0].first == first and covered[-1].end == end:
             return NEW_CODE
@@ -93,8 +95,8 @@ class CppModuleDiff(TextDiff[CppDifference, LineSpan]):
         (a, b), (c, d) = difference.fixed, difference.buggy
         counts = [len(lines) for lines in self._lines]
         for neighbours in range(MAX_NEIGHBOURS + 1):
-            before, behind = min(neighbours, a, c), min(neighbours, counts[0] - b, counts[1] - d)
-            for up, down in dict.fromkeys([(before, 0), (0, behind), (before, behind)]):
+            before, after = min(neighbours, a, c), min(neighbours, counts[0] - b, counts[1] - d)
+            for up, down in dict.fromkeys([(before, 0), (0, after), (before, after)]):
                 if a - up < b + down and c - up < d + down:
                     yield (
                         self._to_tokens(0, (a - up, b + down)),
@@ -104,9 +106,11 @@ class CppModuleDiff(TextDiff[CppDifference, LineSpan]):
 
 def _find_qualname(source: CppSource, span: LineSpan) -> str:
     """Return the innermost definition that contains a run of tokens, inside of its braces."""
-    around = [
-        one
-        for one in source.code.definitions
-        if one.first <= span[0] and span[1] <= one.end and (one.first, one.end) != span
+    containing = [
+        definition
+        for definition in source.code.definitions
+        if definition.first <= span[0]
+        and span[1] <= definition.end
+        and (definition.first, definition.end) != span
     ]
-    return max(around, key=lambda one: one.first).name if around else ""
+    return max(containing, key=lambda definition: definition.first).name if containing else ""

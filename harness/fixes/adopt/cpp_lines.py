@@ -63,7 +63,9 @@ def tokenize_scope(scope: CppScope, text: str) -> list[CodeToken]:
 
 
 def render_tokens(tokens: list[CodeToken]) -> str:
-    return "".join(f"{one.leading_space}{one.text}" for one in tokens if one.text != NEWLINE)
+    return "".join(
+        f"{token.leading_space}{token.text}" for token in tokens if token.text != NEWLINE
+    )
 
 
 def locate_scope(scope: CppScope) -> tuple[int, int]:

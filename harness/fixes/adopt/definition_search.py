@@ -53,10 +53,10 @@ def find_by_name(target: CodeTarget, tree: SourceTree) -> Iterator[CodeTarget]:
         yield from _find_moved_source(target, tree)
     if not name or name.startswith("__"):
         return
-    own = list(_find_named(name, target.module, tree))
-    own = [place for place in own if place != target]
-    if own:
-        yield from own
+    named_alike = list(_find_named(name, target.module, tree))
+    named_alike = [place for place in named_alike if place != target]
+    if named_alike:
+        yield from named_alike
         return
     for module in _list_searched_modules(tree, target.module):
         if module != target.module:
@@ -99,11 +99,12 @@ def _find_innermost(source: ModuleSource, words: list[str]) -> list[CodeTarget]:
     """Find the innermost functions that contain these words."""
     if isinstance(source, CppSource):
         spans = {
-            one.name: source.text[source.code.tokens[one.first].start :][
-                : source.code.tokens[one.end - 1].end - source.code.tokens[one.first].start
+            definition.name: source.text[source.code.tokens[definition.first].start :][
+                : source.code.tokens[definition.end - 1].end
+                - source.code.tokens[definition.first].start
             ]
-            for one in source.code.definitions
-            if one.parameters is not None
+            for definition in source.code.definitions
+            if definition.parameters is not None
         }
         return [
             CodeTarget(source.module, n) for n, t in spans.items() if _has_enough_words(words, t)
@@ -112,11 +113,11 @@ def _find_innermost(source: ModuleSource, words: list[str]) -> list[CodeTarget]:
 
     def search(scope: SgNode, prefix: str) -> bool:
         inside = False
-        for one in iterate_definitions(scope):
-            if _has_enough_words(words, one.text()):
-                name = prefix + get_defined_name(one)
-                deeper = search(strip_decorators(one), f"{name}.")
-                if not deeper and _is_function(one):
+        for definition in iterate_definitions(scope):
+            if _has_enough_words(words, definition.text()):
+                name = prefix + get_defined_name(definition)
+                deeper = search(strip_decorators(definition), f"{name}.")
+                if not deeper and _is_function(definition):
                     found.append(name)
                 inside = True
         return inside

@@ -119,7 +119,7 @@ def port_edits(origin: ResolvedEdits, tree: SourceTree) -> ResolvedEdits | str:
         turns_buggy = unchanged.state is ToggleState.BUGGY and origin.state is ToggleState.FIXED
         return (explain_fix_present(origin, tree) if turns_buggy else "") or unchanged
     try:
-        ported_targets = [_port_target(one, origin, tree) for one in origin.list_targets()]
+        ported_targets = [_port_target(target, origin, tree) for target in origin.list_targets()]
     except PortError as error:
         return missing_name or str(error)
     states = {ported.state for ported in ported_targets}
@@ -154,7 +154,7 @@ def find_missing_name(resolved: ResolvedEdits) -> str:
     for target in resolved.list_targets():
         fixed, buggy = (make_source(target.module, t) for t in resolved.texts[target.module])
         fixed_tokens, buggy_tokens = (
-            tokenize_scope(one, target.qualname)[0] for one in (fixed, buggy)
+            tokenize_scope(source, target.qualname)[0] for source in (fixed, buggy)
         )
         for name in find_unknown_names(fixed_tokens, buggy_tokens, buggy, resolved.tree):
             return f"{target}: it has no {name}"
@@ -253,12 +253,12 @@ def _port_target(target: CodeTarget, origin: ResolvedEdits, tree: SourceTree) ->
                 reasons.append(f"{place}: {error}")
         if len(found) > 1:
             found = _drop_namesakes(found, target, origin.tree)
-            found = [one for one in found if one.is_unchanged] or found
+            found = [ported for ported in found if ported.is_unchanged] or found
         if len(found) == 1:
             return found[0]
         if found:
             raise PortError(
-                f"{len(found)} places take it: {', '.join(str(f.target) for f in found)}"
+                f"{len(found)} places take it: {', '.join(str(place.target) for place in found)}"
             )
     raise PortError(reasons[0] if reasons else f"nothing there is like {target}")
 
@@ -269,7 +269,11 @@ def _drop_namesakes(
     """Drop candidates in packages where only another definition of this name was before."""
     other_parts = {part for twin in find_by_name(target, tree) for part in twin.module.split(".")}
     foreign_parts = other_parts - set(target.module.split("."))
-    return [one for one in candidates if foreign_parts.isdisjoint(one.target.module.split("."))]
+    return [
+        candidate
+        for candidate in candidates
+        if foreign_parts.isdisjoint(candidate.target.module.split("."))
+    ]
 
 
 def _inline_target(
@@ -279,16 +283,19 @@ def _inline_target(
     if is_cpp_path(target.module):
         return None
     names = token_merge.find_names_in_edit(sides[0][0], sides[1][0])
-    both: list[ScopeTokens] = []
+    plain_sides: list[ScopeTokens] = []
     for text, (found, indent, start, end) in zip(origin.texts[target.module], sides, strict=True):
         plain = inlining.inline_helpers(found, names, target.module, text, origin.tree)
         for name in names:
             plain = inlining.inline_local(plain, name)
-        both.append((plain, indent, start, end))
-    both[1] = (inlining.drop_int32_casts(both[0][0], both[1][0]), *both[1][1:])
-    if all(one[0] == side[0] for one, side in zip(both, sides, strict=True)):
+        plain_sides.append((plain, indent, start, end))
+    plain_sides[1] = (
+        inlining.drop_int32_casts(plain_sides[0][0], plain_sides[1][0]),
+        *plain_sides[1][1:],
+    )
+    if all(one[0] == side[0] for one, side in zip(plain_sides, sides, strict=True)):
         return None
-    return both[0], both[1]
+    return plain_sides[0], plain_sides[1]
 
 
 def _port_to_candidate(
@@ -330,7 +337,7 @@ def _port_to_candidate(
     if not results:
         raise PortError(reasons[0 if origin.state is ToggleState.FIXED else 1])
     if len(results) > 1:  # the only exact one
-        exact = [one for one in results if not one[1].is_inexact]
+        exact = [result for result in results if not result[1].is_inexact]
         if len(exact) != 1:
             raise PortError("the edit fits both ways")
         results = exact
@@ -368,10 +375,10 @@ def _port_to_candidate(
     return PortedTarget(candidate, side, start, end, text, remark, is_unchanged)
 
 
-def has_same_effect(one: ResolvedEdits, other: ResolvedEdits) -> bool:
+def has_same_effect(first: ResolvedEdits, second: ResolvedEdits) -> bool:
     """Return whether two sets of edits produce the same code."""
-    return one.texts.keys() == other.texts.keys() and all(
-        [dump(a) for a in pair] == [dump(b) for b in other.texts[module]]
-        for module, pair in one.texts.items()
+    return first.texts.keys() == second.texts.keys() and all(
+        [dump(a) for a in pair] == [dump(b) for b in second.texts[module]]
+        for module, pair in first.texts.items()
         for dump in (cpp_lines.normalize_text if is_cpp_path(module) else dump_syntax,)
     )

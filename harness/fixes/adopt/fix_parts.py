@@ -64,19 +64,21 @@ def split_fix(anchor: FixAnchor, as_one: bool = False) -> tuple[list[FixPart], l
     for module, (fixed, buggy) in anchor.texts.items():
         if not is_cpp_path(module):
             buggy, renamed = undo_renames(fixed, buggy)
-            left_out += [LeftOutChange(f"{module}:{one}", "a name alone") for one in renamed]
+            left_out += [LeftOutChange(f"{module}:{rename}", "a name alone") for rename in renamed]
         diff = compare_texts(module, fixed, buggy)
         if not diff.differences:
             left_out.append(LeftOutChange(module, LAYOUT_ONLY))
         left_out += diff.drop_inert_differences()
         found, unresolved = diff.build_edits()
         spans += found
-        left_out += [LeftOutChange(diff.describe(one), NO_FORMS) for one in unresolved]
+        left_out += [
+            LeftOutChange(diff.describe(difference), NO_FORMS) for difference in unresolved
+        ]
     if not spans:
-        reasons = "; ".join(f"{one.change}: {one.reason}" for one in left_out)
+        reasons = "; ".join(f"{change.change}: {change.reason}" for change in left_out)
         raise UnfixError(f"nothing of it can be a toggle: {reasons}")
     groups = [spans] if as_one else _group_edits(spans, anchor.texts)
-    named = [FixPart(_make_slug(group), tuple(one.edit for one in group)) for group in groups]
+    named = [FixPart(_make_slug(group), tuple(span.edit for span in group)) for group in groups]
     return named, left_out
 
 
@@ -85,15 +87,15 @@ def _group_edits(
 ) -> list[list[EditSpan]]:
     """Group edits of one function, and edits that share a name which the fix adds or removes."""
     groups: list[tuple[set[str], list[EditSpan]]] = []
-    for one in edit_spans:
-        pair = texts[CodeTarget.parse(one.edit.target or "").module]
-        names = {f"@{one.edit.target}"} | _find_changed_names(one.edit, pair)
-        same = [group for group in groups if group[0] & names]
-        for group in same:
+    for span in edit_spans:
+        pair = texts[CodeTarget.parse(span.edit.target or "").module]
+        names = {f"@{span.edit.target}"} | _find_changed_names(span.edit, pair)
+        connected_groups = [group for group in groups if group[0] & names]
+        for group in connected_groups:
             names |= group[0]
-        members = [member for group in same for member in group[1]] + [one]
-        groups = [group for group in groups if group not in same] + [(names, members)]
-    order = {id(one): number for number, one in enumerate(edit_spans)}
+        members = [member for group in connected_groups for member in group[1]] + [span]
+        groups = [group for group in groups if group not in connected_groups] + [(names, members)]
+    order = {id(span): number for number, span in enumerate(edit_spans)}
     sorted_groups = [sorted(members, key=lambda t: order[id(t)]) for _, members in groups]
     return sorted(sorted_groups, key=lambda members: order[id(members[0])])
 

@@ -27,7 +27,7 @@ def generalize_edits(
     ours: Sequence[ToggleEdit], other_edits: Sequence[ToggleEdit]
 ) -> tuple[ToggleEdit, ...] | None:
     """Return edits that match both, if the forms differ only in values that both sides share."""
-    if [one.target for one in ours] != [one.target for one in other_edits]:
+    if [one.target for one in ours] != [edit.target for edit in other_edits]:
         return None
     found = [_generalize_edit(a, b) for a, b in zip(ours, other_edits, strict=True)]
     return None if None in found else tuple(edit for edit in found if edit is not None)
@@ -71,10 +71,10 @@ def _find_holes(mine: str, other: str) -> list[tuple[SgNode, SgNode]] | None:
     for place in find_differences(*roots):
         if len(place.fixed) != 1 or len(place.buggy) != 1:
             return None
-        one, other_node = place.fixed[0], place.buggy[0]
-        if not all(_is_value(node) for node in (one, other_node)):
+        fixed_node, other_node = place.fixed[0], place.buggy[0]
+        if not all(_is_value(node) for node in (fixed_node, other_node)):
             return None
-        holes.append((one, other_node))
+        holes.append((fixed_node, other_node))
     return holes
 
 

@@ -24,7 +24,7 @@ def write_guard(toggle: Toggle, trees: Sequence[SourceTree]) -> Path:
     """Write a guard that fails until its author states what must hold."""
     folder = paths.project_folder() / "suites" / toggle.family
     file = folder / f"test_{toggle.id.replace('-', '_')}.py"
-    named = [one for one in folder.glob("*.py") if f'"{toggle.id}"' in one.read_text("utf-8")]
+    named = [suite for suite in folder.glob("*.py") if f'"{toggle.id}"' in suite.read_text("utf-8")]
     if file.exists() or named:
         raise UnfixError(f"{(named or [file])[0]} is a guard of {toggle.id} already")
     text = render_guard(toggle, trees, folder)
@@ -35,19 +35,22 @@ def write_guard(toggle: Toggle, trees: Sequence[SourceTree]) -> Path:
 
 def render_guard(toggle: Toggle, trees: Sequence[SourceTree], folder: Path) -> str:
     target, node, kernel = _find_changed_function(toggle, trees)
-    names = [one.arg for one in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]]
+    names = [
+        argument.arg
+        for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    ]
     parameters = [f"{name}=...," for name in names if name not in ("self", "cls")]
     if kernel:
         fixture = LAUNCH_IMPORT
         call = [
             f'launch_kernel(check, "{node.name}", (1,),',
-            *(f"    {one}" for one in parameters),
+            *(f"    {parameter}" for parameter in parameters),
             ")",
         ]
         comment = f"# The kernel is found by the toggle's target, here in {target.module}."
     else:
         fixture = _find_fixture_import(folder)
-        takes = ", ".join(one.rstrip(",") for one in parameters)
+        takes = ", ".join(parameter.rstrip(",") for parameter in parameters)
         call = [f"adapter.{node.name}(check, value)  # {target.qualname}({takes})"]
         comment = "# The fixture builds the real object small, and calls its own method."
     body = textwrap.indent("\n".join([comment, *call]), " " * 8)
@@ -78,8 +81,8 @@ def test_{toggle.id.replace("-", "_")}(value: int) -> None:
 
 def _find_fixture_import(folder: Path) -> str:
     """Find the import of the fixture that the family's other guards use."""
-    for other in sorted(folder.glob("test_*.py")):
-        found = ADAPTER_IMPORT.search(other.read_text("utf-8"))
+    for suite_file in sorted(folder.glob("test_*.py")):
+        found = ADAPTER_IMPORT.search(suite_file.read_text("utf-8"))
         if found:
             return found[0]
     return f"from fixtures import {folder.name} as adapter  # to be written"
@@ -103,6 +106,6 @@ def _find_changed_function(
         name = target.qualname.rpartition(".")[2]
         for node in ast.walk(ast.parse(source.text if source else "")):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-                marks = " ".join(ast.unparse(one) for one in node.decorator_list)
+                marks = " ".join(ast.unparse(decorator) for decorator in node.decorator_list)
                 return target, node, "triton" in marks
     raise UnfixError(f"no installed release has a function that {toggle.id} changes")

@@ -85,7 +85,9 @@ def _parse_returned_expression(
     last = node.body[-1]
     if not isinstance(last, ast.Return) or last.value is None:
         return None
-    if not all(isinstance(one, ast.Expr | ast.Assert | ast.Return) for one in node.body):
+    if not all(
+        isinstance(statement, ast.Expr | ast.Assert | ast.Return) for statement in node.body
+    ):
         return None
     segment = ast.get_source_segment(text, last.value) or ""
     return [a.arg for a in node.args.args], _tokenize_expression(segment)
@@ -109,7 +111,7 @@ def _split_arguments(
     for at in range(start, len(source_tokens)):
         text = source_tokens[at].text
         if text in CLOSE and not depth:
-            return [one for one in arguments if one], at + 1
+            return [argument for argument in arguments if argument], at + 1
         depth += (text in OPEN) - (text in CLOSE)
         if text == "," and not depth:
             arguments.append([])
@@ -132,10 +134,10 @@ def _drop_unit_factors(source_tokens: list[CodeToken]) -> list[CodeToken]:
 def inline_local(source_tokens: Sequence[CodeToken], name: str) -> list[CodeToken]:
     """Replace a local variable that is assigned once by its value."""
     every = [(_find_line_start(source_tokens, a, b), b) for a, b in split_lines(source_tokens)]
-    own = [(a, b) for a, b in every if to_texts(source_tokens[a : a + 2]) == (name, "=")]
-    if len(own) != 1:
+    assignments = [(a, b) for a, b in every if to_texts(source_tokens[a : a + 2]) == (name, "=")]
+    if len(assignments) != 1:
         return list(source_tokens)
-    first, last = own[0]
+    first, last = assignments[0]
     value = _strip_brackets(list(source_tokens[first + 2 : last - 1]))
     result: list[CodeToken] = list(source_tokens[:first])
     for at in range(last, len(source_tokens)):
@@ -178,8 +180,8 @@ def _is_int32_value(texts: tuple[str, ...]) -> bool:
             depth += {")": 1, "(": -1}.get(texts[start], 0)
         return texts[start - 3 : start - 1] == ("tl", ".") and texts[start - 1] in INT32_BUILTINS
     lines = " ".join(texts).split(NEWLINE)
-    bound = [one.split() for one in lines[:-1] if f" {texts[-1]} = " in f" {one}"]
-    words = {word for one in bound for word in one}
+    assigned_lines = [line.split() for line in lines[:-1] if f" {texts[-1]} = " in f" {line}"]
+    words = {word for line_words in assigned_lines for word in line_words}
     return not words.isdisjoint(INT32_BUILTINS) and words.isdisjoint(("load", "int64"))
 
 

@@ -39,7 +39,7 @@ def insert_imports(
     if "jit" in head[: head.index("def")]:
         raise PortError(f"it has no {names[0]}, and a kernel cannot import it")
     at = _find_body_start(function_tokens)
-    put = [token for one in dict.fromkeys(found) for token in tokenize_code(one, "")]
+    put = [token for statement in dict.fromkeys(found) for token in tokenize_code(statement, "")]
     return [*function_tokens[:at], *put, *function_tokens[at:]]
 
 
@@ -91,8 +91,8 @@ def _find_import(name: str, text: str, importer: ModuleSource, tree: SourceTree)
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                own = alias.asname or alias.name.partition(".")[0]
-                if own == name and _has_name(tree, importer, alias.name, ""):
+                bound_name = alias.asname or alias.name.partition(".")[0]
+                if bound_name == name and _has_name(tree, importer, alias.name, ""):
                     return ast.unparse(ast.Import([alias]))
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
@@ -130,12 +130,18 @@ def _find_defined_names(text: str) -> set[str]:
         elif isinstance(node, ast.Import | ast.ImportFrom):
             found |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.If | ast.Try | ast.With):
-            waiting += [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.stmt)]
-            waiting += [one for part in getattr(node, "handlers", ()) for one in part.body]
+            waiting += [
+                statement
+                for statement in ast.iter_child_nodes(node)
+                if isinstance(statement, ast.stmt)
+            ]
+            waiting += [
+                statement for part in getattr(node, "handlers", ()) for statement in part.body
+            ]
         else:
             found |= {
-                one.id
-                for one in ast.walk(node)
-                if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+                name.id
+                for name in ast.walk(node)
+                if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
             }
     return found

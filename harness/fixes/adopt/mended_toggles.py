@@ -32,9 +32,11 @@ class MendedToggle:
     def describe(self) -> list[str]:
         """Describe the state on each release that it was stale on; releases alike share a line."""
         names: dict[str, list[str]] = {}
-        for name, one in self.repair.proposals.items():
+        for name, proposal in self.repair.proposals.items():
             state = (
-                f"stale, {one}" if isinstance(one, str) else f"{one.state.value}, by a mended form"
+                f"stale, {proposal}"
+                if isinstance(proposal, str)
+                else f"{proposal.state.value}, by a mended form"
             )
             names.setdefault(state, []).append(name)
         toggle = self.repair.toggle.id
@@ -87,11 +89,15 @@ def mend_for_this_run(
     versions = {tree.version for tree in trees}
     healthy = [tree for tree in others if tree.version not in versions]
     mended = [
-        one
+        mended_toggle
         for toggle in stale
-        if (one := repair_file(toggle, files[toggle.id], trees, healthy)) is not None
+        if (mended_toggle := repair_file(toggle, files[toggle.id], trees, healthy)) is not None
     ]
-    texts = {one.repair.toggle.id: one.text for one in mended if one.text}
+    texts = {
+        mended_toggle.repair.toggle.id: mended_toggle.text
+        for mended_toggle in mended
+        if mended_toggle.text
+    }
     if texts:
         folder = workspace / compute_digest(*texts, *texts.values())
         for toggle_id, text in texts.items():

@@ -54,8 +54,8 @@ class NodeDifference:
         """Return the span in the fixed text; empty if the fixed side is empty."""
         if self.fixed:
             return get_span(self.fixed[0])[0], get_span(self.fixed[-1])[1]
-        behind = list_children(self.parents[0])[self.child_indices[0] :]
-        at = get_span(behind[0])[0] if behind else get_span(self.parents[0])[1]
+        following = list_children(self.parents[0])[self.child_indices[0] :]
+        at = get_span(following[0])[0] if following else get_span(self.parents[0])[1]
         return at, at
 
     def revert(self, fixed: str, buggy: str) -> str:
@@ -69,8 +69,8 @@ class NodeDifference:
                                                 for x in old.split("\n")[1:])])  # fmt: skip
         if self.fixed:
             return fixed[:start] + old + fixed[end:]
-        behind = list_children(self.parents[0])[self.child_indices[0] :]
-        if behind:
+        following = list_children(self.parents[0])[self.child_indices[0] :]
+        if following:
             return f"{fixed[:start]}{old}\n{indent}{fixed[end:]}"
         inside = get_indent(fixed, get_span(self.parents[0])[0])
         return f"{fixed[:start]}\n{inside}{old}{fixed[end:]}"
@@ -112,11 +112,11 @@ def find_differences(fixed: SgNode, buggy: SgNode) -> Iterator[NodeDifference]:
         if many:
             found += _pair_statements(ours[a:b], theirs[c:d], (fixed, buggy), (a, c))
         elif b - a == d - c and all(
-            one.is_named() and one.kind() == other.kind()
-            for one, other in zip(ours[a:b], theirs[c:d], strict=True)
+            our_child.is_named() and our_child.kind() == their_child.kind()
+            for our_child, their_child in zip(ours[a:b], theirs[c:d], strict=True)
         ):
-            for one, other in zip(ours[a:b], theirs[c:d], strict=True):
-                found += find_differences(one, other)
+            for our_child, their_child in zip(ours[a:b], theirs[c:d], strict=True):
+                found += find_differences(our_child, their_child)
         elif b - a == d - c == 1 and ours[a].is_named() and theirs[c].is_named():
             found.append(NodeDifference((ours[a],), (theirs[c],), (fixed, buggy)))
         else:
@@ -127,13 +127,13 @@ def find_differences(fixed: SgNode, buggy: SgNode) -> Iterator[NodeDifference]:
     yield from found
 
 
-def _is_nested(one: SgNode, other: SgNode) -> bool:
+def _is_nested(first: SgNode, second: SgNode) -> bool:
     """Return whether one value contains the other, as `f(x).to(y)` contains `f(x)`."""
-    if one.kind() not in ("call", "attribute", "subscript", "binary_operator"):
+    if first.kind() not in ("call", "attribute", "subscript", "binary_operator"):
         return False
     return any(
         to_normalized_code(inner) == to_normalized_code(whole)
-        for outer, whole in ((one, other), (other, one))
+        for outer, whole in ((first, second), (second, first))
         for child in outer.children()
         for inner in (child, *child.find_all(kind=whole.kind()))
     )
@@ -148,11 +148,11 @@ def _pair_statements(
     """Pair statements by name or similarity, and yield the differences of each pair."""
     pairs: list[tuple[int, int]] = []
     free = 0
-    for index, one in enumerate(ours):
+    for index, statement in enumerate(ours):
         best, which = max(
             (
-                (_measure_similarity(one, theirs[other]), -other)
-                for other in range(free, len(theirs))
+                (_measure_similarity(statement, theirs[position]), -position)
+                for position in range(free, len(theirs))
             ),
             default=(0.0, 0),
         )
@@ -170,12 +170,12 @@ def _pair_statements(
         a, c = b + 1, d + 1
 
 
-def _measure_similarity(one: SgNode, other: SgNode) -> float:
-    if one.kind() != other.kind():
+def _measure_similarity(first: SgNode, second: SgNode) -> float:
+    if first.kind() != second.kind():
         return 0.0
-    if one.kind() in DEFINITION_NODE_KINDS:
-        return 1.0 if get_defined_name(one) == get_defined_name(other) else 0.0
-    mine, its = list(iterate_tokens(one)), list(iterate_tokens(other))
+    if first.kind() in DEFINITION_NODE_KINDS:
+        return 1.0 if get_defined_name(first) == get_defined_name(second) else 0.0
+    mine, its = list(iterate_tokens(first)), list(iterate_tokens(second))
     if min(len(mine), len(its)) * 4 < max(len(mine), len(its)):
         return 0.0
     return difflib.SequenceMatcher(None, mine, its, autojunk=False).ratio()
@@ -238,10 +238,10 @@ def _is_message_text(node: SgNode) -> bool:
 
 
 def _iterate_outwards(node: SgNode) -> Iterator[SgNode]:
-    here: SgNode | None = node
-    while here is not None:
-        yield here
-        here = here.parent()
+    current: SgNode | None = node
+    while current is not None:
+        yield current
+        current = current.parent()
 
 
 def iterate_candidates(difference: NodeDifference) -> Iterator[tuple[NodeRun, NodeRun]]:
@@ -273,19 +273,23 @@ def _iterate_with_neighbours(
     b, d = a + len(fixed), c + len(buggy)
     for many in range(1, MAX_NEIGHBOURS + 1):
         before = min(many, a, c)
-        behind = min(many, len(ours) - b, len(theirs) - d)
-        for up, down in dict.fromkeys([(before, behind), (before, 0), (0, behind)]):
-            one, other = tuple(ours[a - up : b + down]), tuple(theirs[c - up : d + down])
-            if one and other:
-                yield one, other
+        after = min(many, len(ours) - b, len(theirs) - d)
+        for up, down in dict.fromkeys([(before, after), (before, 0), (0, after)]):
+            fixed_run, buggy_run = tuple(ours[a - up : b + down]), tuple(theirs[c - up : d + down])
+            if fixed_run and buggy_run:
+                yield fixed_run, buggy_run
 
 
 def _find_index(block: list[SgNode], node: SgNode) -> int:
-    return next(number for number, one in enumerate(block) if get_span(one) == get_span(node))
+    return next(number for number, child in enumerate(block) if get_span(child) == get_span(node))
 
 
 def find_qualname(node: SgNode) -> str:
     """Return the qualified name of the innermost definition that contains a node."""
     _, *outer_nodes = _iterate_outwards(node)
-    names = [get_defined_name(one) for one in outer_nodes if one.kind() in DEFINITION_KINDS]
+    names = [
+        get_defined_name(definition)
+        for definition in outer_nodes
+        if definition.kind() in DEFINITION_KINDS
+    ]
     return ".".join(reversed(names))

@@ -64,19 +64,19 @@ def is_valid_python(piece: str) -> bool:
 def abbreviate_pair(fixed: NodeRun, buggy: NodeRun, ours: str, theirs: str) -> tuple[str, str]:
     """Render two nodes as patterns; equal bodies and long equal parts become metavariables."""
     shared: dict[str, tuple[str, bool]] = {}
-    both = {to_normalized_code(n) for n in _iterate_long_pieces(fixed)} & {
+    shared_pieces = {to_normalized_code(n) for n in _iterate_long_pieces(fixed)} & {
         to_normalized_code(n) for n in _iterate_long_pieces(buggy)
     }
     pieces: tuple[list[SgNode], list[SgNode]] = ([], [])
     for run, found in zip((fixed, buggy), pieces, strict=True):
-        _collect_shared(run, both, found)
+        _collect_shared(run, shared_pieces, found)
     counts = [[to_normalized_code(n) for n in found] for found in pieces]
     once = {c for c in counts[0] if counts[0].count(c) == 1 == counts[1].count(c)}
     for node in pieces[0]:
         key = to_normalized_code(node)
         if key in once and key not in shared:
             shared[key] = (_make_metavariable_name(node, len(shared)), node.kind() == "block")
-    one, other = (
+    fixed_form, buggy_form = (
         render_with_replacements(
             text,
             run,
@@ -88,7 +88,7 @@ def abbreviate_pair(fixed: NodeRun, buggy: NodeRun, ours: str, theirs: str) -> t
         )
         for run, found, text in zip((fixed, buggy), pieces, (ours, theirs), strict=True)
     )
-    return one, other
+    return fixed_form, buggy_form
 
 
 def to_metavariable(naming: tuple[str, bool]) -> str:

@@ -123,7 +123,7 @@ def _merge_edits(
     for edits in (first, second, generalize_edits(run.edits, cell.edits)):
         if edits is None:
             continue
-        tried = [resolve_edits(edits, one.tree) for one in (*run.cells, cell)]
+        tried = [resolve_edits(edits, known_cell.tree) for known_cell in (*run.cells, cell)]
         if all(
             new is not None and new.state is old.state and has_same_effect(new, old)
             for new, old in zip(tried, (*run.cells, cell), strict=True)

@@ -37,11 +37,11 @@ def undo_renames(fixed: str, buggy: str) -> tuple[str, list[str]]:
         names = dict(_find_renames(before, after))
         if names:
             places = _find_plain_names(before)
-            own = [
-                replace(one, text=names.get(one.text, one.text)) if at in places else one
-                for at, one in enumerate(before)
+            renamed_tokens = [
+                replace(token, text=names.get(token.text, token.text)) if at in places else token
+                for at, token in enumerate(before)
             ]
-            buggy = buggy[:start] + render_tokens(own, indent) + buggy[end:]
+            buggy = buggy[:start] + render_tokens(renamed_tokens, indent) + buggy[end:]
             descriptions += [f"{name}: {old} is {new}" for old, new in names.items()]
     return buggy, descriptions
 
@@ -63,17 +63,19 @@ def _find_renames(
 def _find_plain_names(code: Sequence[CodeToken]) -> set[int]:
     """Find the indices of names that are not attributes."""
     return {
-        at for at, one in enumerate(code) if one.is_name and (not at or code[at - 1].text != ".")
+        at
+        for at, token in enumerate(code)
+        if token.is_name and (not at or code[at - 1].text != ".")
     }
 
 
 def _is_binding(code: Sequence[CodeToken], index: int) -> bool:
     """Return whether the token binds a name: an assignment or a parameter."""
     deep = 0
-    for here in range(index, -1, -1):
-        deep += (code[here].text in CLOSE) - (code[here].text in OPEN)
+    for position in range(index, -1, -1):
+        deep += (code[position].text in CLOSE) - (code[position].text in OPEN)
         if deep < 0:
-            return here >= 2 and code[here - 2].text == "def"
-        if code[here].text == NEWLINE:
+            return position >= 2 and code[position - 2].text == "def"
+        if code[position].text == NEWLINE:
             break
     return code[index + 1 : index + 2] != [] and code[index + 1].text in ("=", ",", ":", "in")

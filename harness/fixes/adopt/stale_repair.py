@@ -116,8 +116,8 @@ def _find_nearest(
     position = ordered.index(tree)
     healthy = [
         (abs(number - position), number, cell)
-        for number, other in enumerate(ordered)
-        if isinstance(cell := cells.get(other.name), ResolvedEdits)
+        for number, release_tree in enumerate(ordered)
+        if isinstance(cell := cells.get(release_tree.name), ResolvedEdits)
     ]
     return min(healthy, key=lambda entry: entry[:2])[2] if healthy else None
 
@@ -126,11 +126,13 @@ def _build_repaired(
     toggle: Toggle, ordered: list[SourceTree], cells: dict[str, ResolvedEdits | str]
 ) -> Toggle:
     """Build the toggle with the proposed variants; existing variants change only their ranges."""
-    own = {to_targeted_edits(variant): variant for variant in toggle.variants}
+    existing_variants = {to_targeted_edits(variant): variant for variant in toggle.variants}
     run = EditTimeline(tuple((tree, _find_cell(tree, ordered, cells)) for tree in ordered))
     variants = [
-        msgspec.structs.replace(own.get(to_targeted_edits(one), one), releases=one.releases)
-        for one in release_timeline.build_variants(run, own)
+        msgspec.structs.replace(
+            existing_variants.get(to_targeted_edits(variant), variant), releases=variant.releases
+        )
+        for variant in release_timeline.build_variants(run, existing_variants)
     ]
     return msgspec.structs.replace(toggle, variants=tuple(variants))
 

@@ -81,12 +81,16 @@ class TextDiff(Generic[DifferenceT, RunT]):
 
         If nothing else remains, the new code is the fix.
         """
-        reasons = [self.explain_inert(one) for one in self.differences]
+        reasons = [self.explain_inert(difference) for difference in self.differences]
         if all(reasons):
             reasons = ["" if reason == NEW_CODE else reason for reason in reasons]
         explained = list(zip(self.differences, reasons, strict=True))
         self.differences = [difference for difference, reason in explained if not reason]
-        return [LeftOutChange(self.describe(one), reason) for one, reason in explained if reason]
+        return [
+            LeftOutChange(self.describe(difference), reason)
+            for difference, reason in explained
+            if reason
+        ]
 
     def build_edits(self) -> tuple[list[EditSpan], list[DifferenceT]]:
         """Return the edits in the order of the text, and the differences that no edit describes."""

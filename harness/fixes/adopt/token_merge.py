@@ -60,8 +60,8 @@ def align_tokens(ours: Sequence[CodeToken], theirs: Sequence[CodeToken]) -> Toke
         elif kind == "replace":
             bags = ([Counter(to_texts(ours[m:n])) for m, n in mine[a:b]],
                     [Counter(to_texts(theirs[m:n])) for m, n in its[c:d]])  # fmt: skip
-            for one, other in _pair_lines(*bags, 0, b - a, 0, d - c):
-                _align_lines(ours, theirs, (*mine[a + one], *its[c + other]), found)
+            for our_line, their_line in _pair_lines(*bags, 0, b - a, 0, d - c):
+                _align_lines(ours, theirs, (*mine[a + our_line], *its[c + their_line]), found)
     return found
 
 
@@ -72,12 +72,12 @@ def _pair_lines(
     if (b - a) * (d - c) > MAX_LINE_PAIRS:
         return
     best, pair = MIN_RATIO_PAIRED_LINES, None
-    for one in range(a, b):
-        for other in range(c, d):
-            same = (ours[one] & theirs[other]).total()
-            alike = 2 * same / (ours[one].total() + theirs[other].total())
-            if alike * same**0.5 > best and alike > MIN_RATIO_PAIRED_LINES:
-                best, pair = alike * same**0.5, (one, other)
+    for our_line in range(a, b):
+        for their_line in range(c, d):
+            shared_tokens = (ours[our_line] & theirs[their_line]).total()
+            alike = 2 * shared_tokens / (ours[our_line].total() + theirs[their_line].total())
+            if alike * shared_tokens**0.5 > best and alike > MIN_RATIO_PAIRED_LINES:
+                best, pair = alike * shared_tokens**0.5, (our_line, their_line)
     if pair is not None:
         yield from _pair_lines(ours, theirs, a, pair[0], c, pair[1])
         yield pair
@@ -100,12 +100,12 @@ def _align_lines(
     for kind, a, b, c, d in compared.get_opcodes():
         if kind == "equal" or (kind == "replace" and b - a == d - c):
             for offset in range(b - a):
-                one, other = ours[first + a + offset], theirs[start + c + offset]
+                our_token, their_token = ours[first + a + offset], theirs[start + c + offset]
                 if kind == "equal":
                     alignment.counterparts[first + a + offset] = start + c + offset
-                elif one.is_name and other.is_name:
+                elif our_token.is_name and their_token.is_name:
                     alignment.counterparts[first + a + offset] = start + c + offset
-                    alignment.renames.setdefault(one.text, other.text)
+                    alignment.renames.setdefault(our_token.text, their_token.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,10 +239,10 @@ def _place_hunk(
 ) -> tuple[TokenHunk, int, int]:
     """Place a hunk or an equivalent shifted one: in `a and x and b`, `and x` equals `x and`."""
     first: PortError | None = None
-    for one in iterate_slides(hunk, before, after):
+    for slide in iterate_slides(hunk, before, after):
         try:
-            inside = NEWLINE not in to_texts(after[one[2] : one[3]])
-            return one, *_locate_run(alignment, before, target, one[0], one[1], inside)
+            inside = NEWLINE not in to_texts(after[slide[2] : slide[3]])
+            return slide, *_locate_run(alignment, before, target, slide[0], slide[1], inside)
         except PortError as error:
             first = first or error
     raise first or PortError("it has no place")
@@ -371,8 +371,8 @@ def _locate_removed(
     )
 
 
-def _measure_ratio(one: Sequence[str], other: Sequence[str]) -> float:
-    return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()
+def _measure_ratio(first: Sequence[str], second: Sequence[str]) -> float:
+    return difflib.SequenceMatcher(None, first, second, autojunk=False).ratio()
 
 
 def find_words_around(before: Sequence[CodeToken], after: Sequence[CodeToken]) -> list[str]:

@@ -80,12 +80,12 @@ class ToggleCatalogue:
         """Guess the family: that of a toggle of the function or module, or the module's name."""
         known = [(t, toggle.family) for toggle in self for v in toggle.variants for t in v.targets]
         for target in targets:
-            for other, family in known:
-                if target == other:
+            for known_target, family in known:
+                if target == known_target:
                     return family
         modules = {target.module for target in targets}
-        for other, family in known:
-            if other.module in modules:
+        for known_target, family in known:
+            if known_target.module in modules:
                 return family
         return re.sub(r"\W+", "_", targets[-1].module.rpartition(".")[2].strip("_").lower())
 

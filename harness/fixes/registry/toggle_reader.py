@@ -100,30 +100,32 @@ def find_edit_problem(edit: ToggleEdit, module: str) -> str:
         return f"both forms must have the same metavariables; only one has {', '.join(odd)}"
     left_open = [getattr(form, "unpaired_brackets", "") for form in (fixed, buggy)]
     if left_open[0] != left_open[1]:
-        one, other = (f"'{brackets}'" if brackets else "none" for brackets in left_open)
-        return f"the forms leave other brackets unpaired: {one} in fixed, {other} in buggy"
-    for name, pattern, other_name, other in (
+        in_fixed, in_buggy = (f"'{brackets}'" if brackets else "none" for brackets in left_open)
+        return f"the forms leave other brackets unpaired: {in_fixed} in fixed, {in_buggy} in buggy"
+    for name, pattern, other_name, other_form in (
         ("fixed", fixed, "buggy", edit.buggy),
         ("buggy", buggy, "fixed", edit.fixed),
     ):
-        if matches_code(pattern, other):
+        if matches_code(pattern, other_form):
             return f"the {name} form also matches the {other_name} form's code"
     return ""
 
 
 def _check_variant_overlap(document: SafeYamlFile, toggle: Toggle) -> None:
     for later, variant in enumerate(toggle.variants):
-        for earlier, other in enumerate(toggle.variants[:later]):
-            both = next(
+        for earlier, earlier_variant in enumerate(toggle.variants[:later]):
+            shared_version = next(
                 (
                     v
                     for v in list_boundary_versions(toggle)
-                    if _includes_version(variant, v) and _includes_version(other, v)
+                    if _includes_version(variant, v) and _includes_version(earlier_variant, v)
                 ),
                 None,
             )
-            if both is not None:
-                problem = f"variants {earlier + 1} and {later + 1} overlap: both hold {both}"
+            if shared_version is not None:
+                problem = (
+                    f"variants {earlier + 1} and {later + 1} overlap: both hold {shared_version}"
+                )
                 raise document.make_error_at(problem, "variants", later, "releases")
 
 

@@ -32,7 +32,7 @@ def check_unused_id(name: str, existing_toggles: ToggleCatalogue) -> None:
     """Raise for an id that selects existing toggles."""
     check_id(name)
     with contextlib.suppress(UnknownToggleError):
-        taken = ", ".join(other.id for other in existing_toggles.select(name))
+        taken = ", ".join(namesake.id for namesake in existing_toggles.select(name))
         raise UnfixError(f"'{name}' already stands for {taken}: --as names another toggle")
 
 

@@ -29,7 +29,7 @@ from harness.runs.audit.findings import (
     split_findings,
 )
 from harness.runs.audit.release_audit import ReleaseAudit
-from harness.runs.audit.worker_process import get_log, iterate_answers
+from harness.workers.answering_process import get_log, iterate_answers
 
 FindingId = tuple[str, ...]
 

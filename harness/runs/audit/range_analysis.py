@@ -27,7 +27,12 @@ from harness.sanitizer.ir.intervals import (
     read_axis,
     read_constant,
 )
-from harness.sanitizer.ir.operations import FOLD_OPERATIONS, SUM_OPERATIONS
+from harness.sanitizer.ir.operations import (
+    ACCESS_OPERATIONS,
+    DIVISIONS,
+    FOLD_OPERATIONS,
+    SUM_OPERATIONS,
+)
 
 _LOOP_CARRIED = "a number that a loop carries"
 
@@ -209,7 +214,7 @@ class IntegerRangeAnalysis:
         if operation.name == "tt.get_num_programs":
             programs = self.inputs.programs[read_axis(operation)]
             return IntegerRange(programs.high + 1, programs.high + 1, programs.reasons)
-        if operation.name in ("tt.load", "tt.atomic_rmw", "tt.atomic_cas"):
+        if operation.name in ACCESS_OPERATIONS:
             return self._compute_loaded_range(operation, result)
         if operation.name == "arith.constant":
             return read_constant(operation) or get_type_range(result.type)
@@ -245,7 +250,7 @@ def _iterate_branch_ends(operation: IROperation, number: int) -> Iterable[IRValu
 def find_division_by_zero(access_graph: AccessGraph) -> IROperation | None:
     """Find a division by a constant zero: no launch has such a set of constants."""
     for operation in access_graph.defining_operations.values():
-        if operation.name in ("arith.divsi", "arith.divui", "arith.remsi", "arith.remui"):
+        if operation.name in DIVISIONS:
             divisor = access_graph.find_root(operation.operands[1])
             maker = access_graph.defining_operations.get(divisor)
             if maker is not None and maker.name == "arith.constant":

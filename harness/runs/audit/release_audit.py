@@ -27,10 +27,10 @@ from harness.runs.audit.findings import (
     KernelVerdict,
     judge_kernel,
 )
-from harness.runs.audit.release_files import iterate_sources
+from harness.runs.audit.release_files import ANALYSIS_PACKAGES, iterate_sources
 from harness.runs.audit.size_limits import DEFAULT_LIMITS
-from harness.runs.audit.worker_process import PACKAGES, get_log, iterate_answers
 from harness.store.rehearse.values import FindingRank
+from harness.workers.answering_process import get_log, iterate_answers
 
 ProgressListener = Callable[[str], None]
 # Launches that the suites' guards made under check, recorded with UNFIX_LAUNCHES.
@@ -174,7 +174,7 @@ def compute_key(request: AuditRequest, source_digests: Sequence[str]) -> str:
 def _describe_worker() -> str:
     """Return the Python of the analysis, and the versions of what it stands on there."""
     folders = [CPU_BASE.site_packages] if CPU_BASE.site_packages else []
-    return f"{CPU_BASE.python.resolve()} {describe_versions(PACKAGES, folders)}"
+    return f"{CPU_BASE.python.resolve()} {describe_versions(ANALYSIS_PACKAGES, folders)}"
 
 
 def digest_sources(location: Path) -> str:

@@ -16,6 +16,7 @@ from harness.core.errors import NotReadyError, UnfixError
 PACKAGE = "sglang"
 FileTree = Path | zipfile.Path
 _SOURCE_FOLDERS = ("src", "python", "lib", "")  # of a checkout
+ANALYSIS_PACKAGES = ("triton", "llvmlite", "torch", "numpy")  # what the audit stands on
 _NO_PACKAGES = frozenset(
     (*_SOURCE_FOLDERS, *"tests test docs examples benchmark benchmarks build dist scripts".split())
 )

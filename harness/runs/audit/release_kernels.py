@@ -16,9 +16,9 @@ from harness.core.code_digest import compute_digest, describe_versions, digest_c
 from harness.runs.audit.host_scope import HostLaunch
 from harness.runs.audit.kernel_discovery import SourceKernel, collect_kernels
 from harness.runs.audit.lazy_release import LazyRelease
-from harness.runs.audit.worker_process import PACKAGES
+from harness.runs.audit.release_files import ANALYSIS_PACKAGES
 
-CODE_DIGEST = compute_digest(digest_code("runs"), describe_versions(PACKAGES))
+CODE_DIGEST = compute_digest(digest_code("runs"), describe_versions(ANALYSIS_PACKAGES))
 # The digest of a kernel that Triton cannot load: it always counts as changed.
 _UNKNOWN_DIGEST = ""
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from harness.core import process_exit
 from harness.core.errors import UnfixError
+from harness.core.process_exit import ExitKind
 from harness.store.bisect.values import BisectAnswer
-from harness.workers.command_supervisor import CommandExit, CommandOutcome
+from harness.workers.command_supervisor import CommandExit
 
 PASSES, FAILS, CANNOT_TELL = BisectAnswer.PASSES, BisectAnswer.FAILS, BisectAnswer.CANNOT_TELL
 Judgement = tuple[BisectAnswer, str, float | None]
@@ -51,17 +52,17 @@ class OutcomeRules:
         return answer, how
 
     def _judge_exit(self, ended: CommandExit | None, time_limit: float, output: str) -> Judgement:
-        if ended is None or ended.outcome is CommandOutcome.STOPPED:
+        if ended is None or ended.kind is ExitKind.STOPPED:
             return CANNOT_TELL, "its supervisor was stopped", None
-        if ended.outcome is CommandOutcome.URL_TAKEN:
+        if ended.kind is ExitKind.URL_TAKEN:
             return CANNOT_TELL, "something answers at the server's URL already", None
-        if ended.outcome is CommandOutcome.MISSING:
+        if ended.kind is ExitKind.MISSING:
             return CANNOT_TELL, f"it cannot be run: {ended.detail}", None
-        if ended.outcome is CommandOutcome.HANG:
+        if ended.kind is ExitKind.HANG:
             return FAILS, f"hang: {ended.detail} within {time_limit:g} s", None
         code = ended.code or 0
         words = _describe_exit_code(code)
-        if ended.outcome is CommandOutcome.SERVER_ENDED:
+        if ended.kind is ExitKind.SERVER_ENDED:
             return FAILS, f"the server ended {ended.detail} ({words})", None
         if code in SHELL_NOT_FOUND_CODES:
             return CANNOT_TELL, f"{words}: there is no such command", None

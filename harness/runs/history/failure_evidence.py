@@ -8,7 +8,12 @@ import msgspec
 
 from harness.runs.history.values import Observation, Timeline
 from harness.store.database import Store
+from harness.store.eval.table import EvalTable
+from harness.store.fuzz.table import FuzzTable
 from harness.store.fuzz.values import RunFailure
+from harness.store.matrix.table import MatrixTable
+from harness.store.mutate.table import MutationTable
+from harness.store.prove.table import ProveTable
 
 TAIL_LINES = 40  # lines of a traceback or of a log
 
@@ -30,10 +35,10 @@ class EvidenceReader:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._command_by_run = {run.id: run.command for run in store.prove.list_runs()}
-        self._command_by_run |= {run.id: run.command for run in store.mutate.list_runs()}
-        self._command_by_evaluation = {run.id: run.command for run in store.eval.list_runs()}
-        self._matrix_file_by_run = {run.id: run.file for run in store.matrix.list_runs()}
+        self._command_by_run = {run.id: run.command for run in ProveTable(store).list_runs()}
+        self._command_by_run |= {run.id: run.command for run in MutationTable(store).list_runs()}
+        self._command_by_evaluation = {run.id: run.command for run in EvalTable(store).list_runs()}
+        self._matrix_file_by_run = {run.id: run.file for run in MatrixTable(store).list_runs()}
 
     def read_evidence(self, timeline: Timeline) -> FailureEvidence:
         last = timeline.informative_points[-1].main_observation
@@ -55,7 +60,7 @@ class EvidenceReader:
         self, timeline: Timeline, details: dict[str, str], last_observation: Observation
     ) -> FailureEvidence:
         key = timeline.item.release, details["on"], details["toggle"], details["guard"]
-        sides = self.store.prove.load_sides(last_observation.run_id, key)
+        sides = ProveTable(self.store).load_sides(last_observation.run_id, key)
         if not sides:
             return FailureEvidence(last_observation.message)
         side = next((side for side in sides if side.headline or side.detail), sides[0])
@@ -70,7 +75,7 @@ class EvidenceReader:
         self, timeline: Timeline, last_observation: Observation
     ) -> FailureEvidence:
         identity = dict(timeline.item.details)["cell"]
-        cell = self.store.matrix.load_cell(last_observation.run_id, identity)
+        cell = MatrixTable(self.store).load_cell(last_observation.run_id, identity)
         failed = [one for one in cell.attempts if one.outcome.is_failure] or cell.attempts
         file = self._matrix_file_by_run[last_observation.run_id]
         return FailureEvidence(
@@ -99,14 +104,14 @@ class EvidenceReader:
     ) -> FailureEvidence:
         words = ["./unfix", "mutate", details["target"], "--release", timeline.item.release]
         replay = shlex.join([*words, "--fault", details["fault"]])
-        result = self.store.mutate.load_result(last_observation.run_id, details["fault"])
+        result = MutationTable(self.store).load_result(last_observation.run_id, details["fault"])
         passed = "\n".join(f"passed by {guard}" for guard in result.passed)
         return FailureEvidence(last_observation.message, result.diff, passed, replay)
 
     def _find_fuzz_failure(
         self, timeline: Timeline, last_observation: Observation
     ) -> RunFailure | None:
-        for run in self.store.fuzz.list_runs():
+        for run in FuzzTable(self.store).list_runs():
             if run.id == last_observation.run_id:
                 return next((one for one in run.failures if one.name == timeline.item.key), None)
         return None

@@ -24,15 +24,20 @@ from harness.runs.history.run_summaries import (
 )
 from harness.runs.history.values import Observation, ObservationOutcome, RunVersions, TrackedItem
 from harness.store.database import Store
+from harness.store.eval.table import EvalTable
 from harness.store.eval.values import ComparisonVerdict
+from harness.store.fuzz.table import FuzzTable
 from harness.store.fuzz.values import FuzzRun, FuzzTestResult
+from harness.store.matrix.table import MatrixTable
 from harness.store.matrix.values import AttemptOutcome, MatrixRun
+from harness.store.mutate.table import MutationTable
 from harness.store.mutate.values import (
     NO_EVIDENCE_OUTCOMES,
     FaultOutcome,
     FaultResult,
     MutationRun,
 )
+from harness.store.prove.table import ProveTable
 from harness.store.prove.values import CellVerdict, ProveRun
 
 OK, FAILED = ObservationOutcome.OK, ObservationOutcome.FAILED
@@ -71,28 +76,28 @@ class ObservationReader:
         self._read_all()
 
     def _read_all(self) -> None:
-        for run in self.store.prove.list_runs():
+        for run in ProveTable(self.store).list_runs():
             if window_run := self._admit_run(run.id, run.started, run.status):
                 self._read_proof(run, window_run)
-        for matrix in self.store.matrix.list_runs():
+        for matrix in MatrixTable(self.store).list_runs():
             if window_run := self._admit_run(matrix.id, matrix.started, matrix.status):
                 self._read_matrix(matrix, window_run)
-        for listed in self.store.eval.list_runs():
+        for listed in EvalTable(self.store).list_runs():
             if window_run := self._admit_run(listed.id, listed.started, listed.status):
-                for _, evaluation in self.store.eval.load_owned_items(
+                for _, evaluation in EvalTable(self.store).load_owned_items(
                     listed.id, "evaluation", EvaluationSummary
                 ):
                     self._read_evaluation(evaluation, window_run)
         self._read_fuzzing(
             [
                 (fuzz, window_run)
-                for fuzz in self.store.fuzz.list_runs()
+                for fuzz in FuzzTable(self.store).list_runs()
                 if (window_run := self._admit_run(fuzz.id, fuzz.started, fuzz.status))
             ]
         )
-        for mutation in self.store.mutate.list_runs():
+        for mutation in MutationTable(self.store).list_runs():
             if window_run := self._admit_run(mutation.id, mutation.started, mutation.status):
-                self._read_mutation(self.store.mutate.load_whole(mutation), window_run)
+                self._read_mutation(MutationTable(self.store).load_whole(mutation), window_run)
 
     def _admit_run(self, run_id: str, started: str | float, status: str) -> WindowRun | None:
         """Admit a run that started within the window; an impossible start becomes a note."""
@@ -134,7 +139,7 @@ class ObservationReader:
     def _read_proof(self, run: ProveRun, window_run: WindowRun) -> None:
         unfix = str(run.settings.get("commit", ""))
         versions, devices = {}, {}
-        for _, on in self.store.prove.load_owned_items(run.id, "releases", ReleaseSummary):
+        for _, on in ProveTable(self.store).load_owned_items(run.id, "releases", ReleaseSummary):
             key = on.release, on.device
             versions[key] = RunVersions(on.release, unfix, select_packages(on.versions))
             devices[key] = name_resource(on.device, str(on.machine.get("gpu", "")))
@@ -200,7 +205,9 @@ class ObservationReader:
 
     def _read_matrix(self, run: MatrixRun, window_run: WindowRun) -> None:
         attempts_by_cell: dict[str, list[AttemptSummary]] = {}
-        for cell, attempt in self.store.matrix.load_owned_items(run.id, "attempts", AttemptSummary):
+        for cell, attempt in MatrixTable(self.store).load_owned_items(
+            run.id, "attempts", AttemptSummary
+        ):
             attempts_by_cell.setdefault(cell, []).append(attempt)
         for cell, attempts in attempts_by_cell.items():
             if attempts[-1].last:  # else the run was stopped before the cell was run again
@@ -228,7 +235,7 @@ class ObservationReader:
         return self._versions_by_commit.setdefault((release, commit), RunVersions(release, commit))
 
     def _make_cell_item(self, run: MatrixRun, identity: str) -> TrackedItem:
-        cell = self.store.matrix.load_cell(run.id, identity)
+        cell = MatrixTable(self.store).load_cell(run.id, identity)
         values = ", ".join(f"{axis} {value}" for axis, value in cell.values.items())
         return TrackedItem(
             *("matrix", f"{run.name} {identity}", f"{run.name}: {values}"),

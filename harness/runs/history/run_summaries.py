@@ -14,6 +14,7 @@ from harness.runs.history.values import TrackedItem
 from harness.store.database import Store
 from harness.store.eval.values import ComparisonVerdict
 from harness.store.matrix.values import AttemptOutcome
+from harness.store.prove.table import ProveTable
 from harness.store.prove.values import CellVerdict
 
 REPORTED_PACKAGES = ("torch", "triton", "transformers", "flashinfer-python", "sglang-kernel")
@@ -107,8 +108,8 @@ class EvaluationSummary(msgspec.Struct):
 
 
 def read_cells(store: Store, run_id: str) -> list[CellSummary]:
-    cells = dict(store.prove.load_owned_items(run_id, "cells", CellSummary))
-    for owner, side in store.prove.load_owned_items(run_id, "sides", SideSummary):
+    cells = dict(ProveTable(store).load_owned_items(run_id, "cells", CellSummary))
+    for owner, side in ProveTable(store).load_owned_items(run_id, "sides", SideSummary):
         if cell := cells.get(owner):
             cell.seconds += side.seconds + side.overhead
             cell.headline = cell.headline or side.headline

@@ -11,12 +11,12 @@ from harness.core.errors import NotReadyError, UnfixError
 from harness.patching.child_environment import SINGLE_THREAD, ChildEnvironment
 from harness.releases.managed_releases import Release
 from harness.releases.source_trees import SourceTree
-from harness.runs.audit.worker_process import get_log, iterate_answers
 from harness.runs.kernels.cuda_sources import find_loaders
 from harness.runs.kernels.values import BuildResult, BuildsRequest
 from harness.sanitizer.device.cards import CARD_VARIABLE, DEFAULT_CARD
 from harness.sanitizer.plugins.for_sglang.build_limits import NINJA_MODULE
 from harness.sanitizer.plugins.for_sglang.recorded_builds import RecordedBuild
+from harness.workers.answering_process import get_log, iterate_answers
 
 PACKAGE_OF_LOADERS = "sglang/kernels/"
 OBSTACLES = paths.HARNESS_FOLDER / "sanitizer/plugins/for_sglang/launch_obstacles.yaml"

@@ -10,8 +10,8 @@ from harness.core.errors import NotReadyError
 from harness.patching.child_environment import SINGLE_THREAD, ChildEnvironment
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit.release_audit import digest_sources
-from harness.runs.audit.worker_process import get_log, iterate_answers
 from harness.runs.kernels.values import InventoryRequest, KernelInventory
+from harness.workers.answering_process import get_log, iterate_answers
 
 WORKER_MODULE = "harness.runs.kernels.inventory_worker"
 

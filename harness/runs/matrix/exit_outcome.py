@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.core import process_exit
+from harness.core.process_exit import ExitKind
 from harness.store.matrix.values import AttemptOutcome
-from harness.workers.command_supervisor import CommandExit, CommandOutcome
+from harness.workers.command_supervisor import CommandExit
 
 OUTCOME_BY_EXIT_CODE = {
     0: AttemptOutcome.GREEN,
@@ -24,9 +25,9 @@ MAX_LOG_BYTES = 64 << 20  # the largest log that is searched for JSON
 
 def judge_exit(ended: CommandExit, time_limit: float) -> tuple[AttemptOutcome, str]:
     """Judge the outcome of a cell by its command's exit, with a description."""
-    if ended.outcome is CommandOutcome.MISSING:
+    if ended.kind is ExitKind.MISSING:
         return AttemptOutcome.NOT_READY, f"its command is not here: {ended.detail}"
-    if ended.outcome is CommandOutcome.HANG:
+    if ended.kind is ExitKind.HANG:
         return AttemptOutcome.HANG, f"ran past its limit of {time_limit:g} s"
     code = -signal.SIGTERM if ended.code is None else ended.code
     words = process_exit.describe_code(code)

@@ -22,6 +22,7 @@ from harness.runs.matrix.cell_scheduler import (
     SaveAttempts,
 )
 from harness.store.database import Store
+from harness.store.matrix.table import MatrixTable
 from harness.store.matrix.values import CellAttempt, MatrixRun
 
 
@@ -72,7 +73,7 @@ def choose_cells(plan: MatrixPlan, request: MatrixRunRequest) -> list[MatrixCell
     costs: dict[str, float] = {}
     if request.costs:
         store = Store(request.costs, create=False)
-        costs = store.matrix.load_median_seconds()
+        costs = MatrixTable(store).load_median_seconds()
         store.close()
     shard = set(shards.select_shard(plan, costs, *request.shard_number_and_count).cells)
     return [cell for cell in plan.cells if cell.identity in shard]
@@ -99,8 +100,8 @@ def begin_or_resume(
     number, count = request.shard_number_and_count
     where = "ray" if request.on_ray else "local"
     if request.resume:
-        newest = shards.find_resumable_run(store.matrix.list_runs(), plan, number, count)
-        run = store.matrix.load_whole(newest)
+        newest = shards.find_resumable_run(MatrixTable(store).list_runs(), plan, number, count)
+        run = MatrixTable(store).load_whole(newest)
         shards.check_same_cells(run, cells)
         return msgspec.structs.replace(run, where=where, notes=[])
     now = datetime.datetime.now(datetime.UTC)
@@ -136,11 +137,11 @@ def execute_run(
     is_complete = False
 
     def save(attempts: list[tuple[str, CellAttempt]]) -> None:
-        store.matrix.save_attempts(run.id, attempts)
+        MatrixTable(store).save_attempts(run.id, attempts)
         on_attempts(attempts)
 
     try:
-        store.matrix.begin(run)
+        MatrixTable(store).begin(run)
         earlier = {cell.identity: cell.attempts for cell in run.cells if not cell.is_done}
         location = RunLocation(run.id, paths.state_folder() / "matrix" / run.id, Path.cwd())
         remaining = [cell for cell in cells if cell.identity in earlier]
@@ -154,7 +155,7 @@ def execute_run(
         run.seconds = earlier_seconds + time.monotonic() - started
         run.status = "finished" if is_complete else "stopped"
         try:
-            store.matrix.save(run)
+            MatrixTable(store).save(run)
         finally:
             executor.close()
 

@@ -15,13 +15,13 @@ from harness.core.errors import NotReadyError
 from harness.patching.child_environment import SINGLE_THREAD, ChildEnvironment
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit.release_audit import digest_sources
-from harness.runs.audit.worker_process import get_log, iterate_answers
 from harness.runs.mutate import line_coverage
 from harness.runs.mutate.request import MutationPlan
 from harness.runs.pr import source_change
 from harness.runs.pr.source_change import SourceChange
 from harness.sanitizer.triton import capture_folder
 from harness.store.pr.values import KernelAnswer, KernelChange
+from harness.workers.answering_process import get_log, iterate_answers
 
 DONE_NAME = "done"
 WORKER = "harness.runs.pr.replay_worker"

@@ -306,11 +306,13 @@ ELEMENT_EMITTERS: dict[str, ElementEmitter] = {
     "arith.uitofp": conversion_ops.make_int_to_float_emitter("uitofp"),
     "arith.fptosi": conversion_ops.make_float_to_int_emitter("fptosi"),
     "arith.fptoui": conversion_ops.make_float_to_int_emitter("fptoui"),
-    **dict.fromkeys(
-        ("arith.extf", "arith.truncf", "tt.fp_to_fp"), conversion_ops.emit_float_conversion
-    ),
-    **dict.fromkeys(("arith.bitcast", "tt.bitcast"), conversion_ops.make_cast_emitter("bitcast")),
-    **dict.fromkeys(("tt.ptr_to_int", "tt.int_to_ptr"), _emit_unchanged),
+    "arith.extf": conversion_ops.emit_float_conversion,
+    "arith.truncf": conversion_ops.emit_float_conversion,
+    "tt.fp_to_fp": conversion_ops.emit_float_conversion,
+    "arith.bitcast": conversion_ops.make_cast_emitter("bitcast"),
+    "tt.bitcast": conversion_ops.make_cast_emitter("bitcast"),
+    "tt.ptr_to_int": _emit_unchanged,
+    "tt.int_to_ptr": _emit_unchanged,
     "tt.addptr": _emit_pointer_addition,
     "tt.clampf": _emit_clamp,
     "tt.mulhiui": _emit_high_product,

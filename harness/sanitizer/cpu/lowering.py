@@ -26,14 +26,11 @@ from harness.sanitizer.cpu.control_flow import ControlFlowLowering
 from harness.sanitizer.ir import flow
 from harness.sanitizer.ir.graph import IROperation, IRValue, KernelGraph, ValueType
 from harness.sanitizer.ir.operation_sites import OperationSite
+from harness.sanitizer.ir.operations import IGNORED_OPERATIONS
 from harness.sanitizer.llvm import number_formats
 from harness.sanitizer.llvm.number_formats import UnsupportedOnCpu, llvm_type, size_of
 from harness.sanitizer.llvm.text import LlvmFunction
 from harness.sanitizer.violations.kinds import ViolationKind
-
-_IGNORED_OPERATIONS = frozenset(
-    "tt.print llvm.intr.assume ttg.barrier gpu.barrier ttg.local_barrier tt.return".split()
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +114,7 @@ class KernelLowering(ControlFlowLowering):
 
     def lower_operation(self, operation: IROperation) -> None:
         name = operation.name
-        if name in _IGNORED_OPERATIONS:
+        if name in IGNORED_OPERATIONS:
             return
         if name in view_ops.VIEW_EMITTERS and operation.result.type.shape:
             for result in operation.results:
@@ -125,10 +122,10 @@ class KernelLowering(ControlFlowLowering):
         elif name in elementwise_ops.ELEMENT_EMITTERS:
             self._mark_approximations(operation)
             self._lower_elementwise(operation)
-        elif name in _OPERATION_LOWERINGS:
+        elif name in OPERATION_EMITTERS:
             if operation.regions and name.startswith("scf."):
                 self.materialize_pending()
-            _OPERATION_LOWERINGS[name](self, operation)
+            OPERATION_EMITTERS[name](self, operation)
         elif not name.endswith(("yield", "cf.br", "cf.cond_br", "scf.condition")):
             raise UnsupportedOnCpu(name)
 
@@ -295,7 +292,7 @@ class KernelLowering(ControlFlowLowering):
         self.emit_access("write", operation, mask, self._emit_addresses(value)[0])
 
 
-_OPERATION_LOWERINGS: dict[str, Callable[[KernelLowering, IROperation], None]] = {
+OPERATION_EMITTERS: dict[str, Callable[[KernelLowering, IROperation], None]] = {
     "arith.constant": KernelLowering._lower_constant,
     "ub.poison": KernelLowering._lower_poison,
     "tt.get_program_id": KernelLowering._lower_program_id,

@@ -15,15 +15,8 @@ from __future__ import annotations
 from harness.sanitizer.cpu.abi import OVERFLOW_FLAG
 from harness.sanitizer.cpu.scratch_values import LaneRegister, ScratchValues
 from harness.sanitizer.ir.graph import IROperation, IRValue
+from harness.sanitizer.ir.operations import OVERFLOW_SYMBOLS, OVERFLOWING_OPERATIONS
 from harness.sanitizer.llvm.number_formats import llvm_type
-
-_OPERATOR_SYMBOLS = {
-    "arith.addi": ("+", "add"),
-    "arith.subi": ("-", "sub"),
-    "arith.muli": ("*", "mul"),
-    "arith.shli": ("<<", ""),
-    "arith.trunci": ("narrowed", ""),
-}
 
 
 class LaneOverflowTracker:
@@ -46,7 +39,8 @@ class LaneOverflowTracker:
         merged = self.emit_merge(states)
         if operation.name == "arith.andi" and merged is not None:
             merged = self._emit_masked_state(operation, operands, merged)
-        if operation.name in _OPERATOR_SYMBOLS and result.type.is_integer and result.type.bits > 1:
+        wraps = operation.name in OVERFLOWING_OPERATIONS
+        if wraps and result.type.is_integer and result.type.bits > 1:
             return self._emit_operation_state(operation, value, operands, merged)
         return merged
 
@@ -100,9 +94,10 @@ class LaneOverflowTracker:
             operand_state = self.emit_merge([extent, operand_state or "0"])
         if overflowed is None:
             return operand_state or "0"
-        symbol, _ = _OPERATOR_SYMBOLS[operation.name]
         element = operation.result.type.element
-        site = self._emitter.add_site(symbol, operation, element if signed else "u" + element)
+        site = self._emitter.add_site(
+            OVERFLOW_SYMBOLS[operation.name], operation, element if signed else "u" + element
+        )
         left = (operands[0][0], llvm_type(operation.operands[0].type.element))
         right = (operands[1][0], kind) if len(operands) > 1 else ("0", kind)
         return self.emit_overflow_record(
@@ -159,8 +154,8 @@ class LaneOverflowTracker:
             return code.let(f"icmp ne {kind} {back}, {operands[0]}")
         if not signed and kind == "i64" and operation.name != "arith.muli":
             return None
-        _, name = _OPERATOR_SYMBOLS[operation.name]
-        name = f"{'s' if signed else 'u'}{name}"
+        verb = operation.name.removeprefix("arith.").removesuffix("i")
+        name = f"{'s' if signed else 'u'}{verb}"
         both = code.let(
             f"call {{ {kind}, i1 }} @llvm.{name}.with.overflow.{kind}"
             f"({kind} {operands[0]}, {kind} {operands[1]})"

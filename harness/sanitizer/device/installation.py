@@ -29,8 +29,8 @@ def install_device(card: str | None = None) -> None:
 
     if torch.version.cuda is not None:
         raise UnfixError(
-            f"torch {torch.__version__} was built for CUDA: the virtual device needs the release's "
-            "environment for CPUs"
+            f"torch {torch.__version__} was built for CUDA, and the virtual GPU needs one that is "
+            "built for CPUs (torch's own index has it under `cpu`)"
         )
     from harness.sanitizer.device import (
         dispatch,

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.sanitizer.ir.graph import IROperation, IRValue
-from harness.sanitizer.ir.operations import MASK_POSITIONS
-
-_VERBS = {"tt.load": "read", "tt.store": "write"}  # an atomic updates
+from harness.sanitizer.ir.operations import MASK_POSITIONS, OPERATIONS
 
 
 def get_verb(access: IROperation) -> str:
-    return _VERBS.get(access.name, "update")
+    return OPERATIONS[access.name].access
 
 
 def replace_mask(access: IROperation, mask: IRValue) -> IROperation:

@@ -27,7 +27,7 @@ from harness.sanitizer.gpu.access_rules import AccessRuleChecks
 from harness.sanitizer.gpu.axis_contiguity import AxisContiguity
 from harness.sanitizer.gpu.control_flow import ControlFlowRewriter
 from harness.sanitizer.gpu.graph_builder import GraphBuilder
-from harness.sanitizer.gpu.overflow_tracking import OVERFLOW_SYMBOLS, OverflowTracker
+from harness.sanitizer.gpu.overflow_tracking import OverflowTracker
 from harness.sanitizer.gpu.pointer_bounds import PointerBoundsTracker
 from harness.sanitizer.gpu.program_grid import ProgramGrid, rewrite_program_ids
 from harness.sanitizer.gpu.race_checks import RaceChecks
@@ -37,7 +37,11 @@ from harness.sanitizer.ir import flow
 from harness.sanitizer.ir.graph import IRBlock, IROperation, IRRegion, IRValue, KernelGraph
 from harness.sanitizer.ir.intervals import ValueRanges
 from harness.sanitizer.ir.operation_sites import OperationSite
-from harness.sanitizer.ir.operations import ACCESS_OPERATIONS, CONTROL_FLOW_OPERATIONS
+from harness.sanitizer.ir.operations import (
+    ACCESS_OPERATIONS,
+    CONTROL_FLOW_OPERATIONS,
+    OVERFLOW_SYMBOLS,
+)
 from harness.sanitizer.violations.kinds import ViolationKind, to_word_bit
 
 _UNSUPPORTED_PREFIXES = (

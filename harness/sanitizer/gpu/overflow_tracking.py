@@ -21,21 +21,11 @@ from harness.sanitizer.ir.graph import IRBlock, IROperation, IRRegion, IRValue, 
 from harness.sanitizer.ir.intervals import ValueRanges
 from harness.sanitizer.ir.operations import (
     FOLD_OPERATIONS,
-    POINTER_CASTS,
+    LANEWISE_OPERATIONS,
+    OVERFLOW_SYMBOLS,
     SHAPE_OPERATIONS,
     SUM_OPERATIONS,
 )
-
-OVERFLOW_SYMBOLS = {
-    "arith.addi": "+",
-    "arith.subi": "-",
-    "arith.muli": "*",
-    "arith.shli": "<<",
-    "arith.trunci": "narrowed",
-    "tt.reduce": "sum",
-    "tt.scan": "sum",
-}
-_SAME_SHAPE_OPERATIONS = POINTER_CASTS | {"tt.addptr", "math.absi"}
 
 
 class OverflowState(NamedTuple):
@@ -198,7 +188,7 @@ class OverflowTracker:
                     OverflowState(*(code.select(condition, *pair) for pair in both))
                 ),
             )
-        if not (name.startswith("arith.") or name in _SAME_SHAPE_OPERATIONS):
+        if not (name.startswith("arith.") or name in LANEWISE_OPERATIONS):
             return ()
         operand_states = dict.fromkeys(
             state for operand in operation.operands for state in self.get_states(operand)

@@ -23,11 +23,15 @@ from harness.sanitizer.gpu.storage_registry import MAX_STORAGES
 from harness.sanitizer.ir import flow
 from harness.sanitizer.ir.graph import IROperation, IRValue, KernelGraph, ValueType
 from harness.sanitizer.ir.operation_sites import OperationSite
-from harness.sanitizer.ir.operations import SHAPE_OPERATIONS
+from harness.sanitizer.ir.operations import (
+    LANEWISE_OPERATIONS,
+    POINTER_PRESERVING,
+    SHAPE_OPERATIONS,
+)
 
 _INT64 = ValueType("i64")
 _UNBOUNDED = 1 << 62
-_SAME_MEMORY_OPERATIONS = ("tt.addptr", "tt.bitcast")
+_SAME_MEMORY_OPERATIONS = LANEWISE_OPERATIONS & POINTER_PRESERVING
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from harness.sanitizer.gpu.graph_builder import SGE, SGT, SLE, SLT
 from harness.sanitizer.ir.graph import IROperation, IRValue, ValueType
-from harness.sanitizer.ir.operations import POINTER_CASTS
+from harness.sanitizer.ir.operations import LANEWISE_OPERATIONS
 
 SpreadPath = tuple[tuple[IROperation, int], ...]  # shape operations, each with its own axis
-_ELEMENTWISE_OPERATIONS = POINTER_CASTS | {"tt.addptr"}
 
 
 def to_row_kind(kind: ValueType, axis: int) -> ValueType:
@@ -37,7 +36,7 @@ def map_axis_to_operand(definition: IROperation, axis: int) -> int | None:
 def is_elementwise(definition: IROperation) -> bool:
     if definition.name == "arith.constant":
         return False
-    return definition.name.startswith("arith.") or definition.name in _ELEMENTWISE_OPERATIONS
+    return definition.name.startswith("arith.") or definition.name in LANEWISE_OPERATIONS
 
 
 def parse_comparison(definition: IROperation) -> tuple[IRValue, IRValue, int] | None:

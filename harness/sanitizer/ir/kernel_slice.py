@@ -26,9 +26,11 @@ from harness.sanitizer.ir.graph import (
     KernelGraph,
     walk_operations,
 )
-from harness.sanitizer.ir.operations import ACCESS_OPERATIONS, FOLD_OPERATIONS, TERMINATORS
-
-_OPERATIONS_WITH_FUNCTION = FOLD_OPERATIONS | {"tt.map_elementwise"}
+from harness.sanitizer.ir.operations import (
+    ACCESS_OPERATIONS,
+    OPERATIONS_WITH_FUNCTION,
+    TERMINATORS,
+)
 
 
 def slice_graph(
@@ -114,7 +116,7 @@ class _GraphSlicer:
                 self._pending_values.append(operation.operands[0])
             elif operation.name == "scf.while":
                 self._pending_values.append(get_terminator(operation.regions[0]).operands[0])
-            elif operation.name in _OPERATIONS_WITH_FUNCTION:
+            elif operation.name in OPERATIONS_WITH_FUNCTION:
                 self._kept_operations.update(
                     inner for region in operation.regions for inner in walk_operations(region)
                 )
@@ -174,7 +176,7 @@ class _GraphSlicer:
                     )
                 )  # fmt: skip
                 sliced += self._make_zeros(operation)
-            elif operation.name in _OPERATIONS_WITH_FUNCTION:
+            elif operation.name in OPERATIONS_WITH_FUNCTION:
                 sliced.append(operation)
             else:
                 regions = tuple(map(self._slice_region, operation.regions))

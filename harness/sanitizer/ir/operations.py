@@ -1,73 +1,174 @@
-"""Sets of IR operations by their effect, for every back end and analysis.
+"""The table of Triton's operations: what each is to the analyses and to every back end.
 
-A set is named after the property that its operations share. Example: `tt.reshape` is in
-`SHAPE_OPERATIONS`: its result holds its operand's elements in another shape. `tt.addptr` is not: it
-computes.
+To add one, add a row, and its emitter to the CPU's back end (`cpu/elementwise_ops`, `cpu/view_ops`,
+or `cpu/lowering`), or say in the row why it has none. Example: `tt.reshape` holds its operand's
+elements in another shape (`shape`); `tt.addptr` does not: it computes, and its result points where
+its first operand does (`keeps_pointer`). The sets below the table are its columns, for an
+analysis that asks whether an operation is of a kind.
 """
 
 from __future__ import annotations
 
-
-def _name_tt_operations(names: str) -> frozenset[str]:
-    return frozenset(f"tt.{name}" for name in names.split())
-
-
-def _name_arith_operations(names: str) -> frozenset[str]:
-    return frozenset(f"arith.{name}" for name in names.split())
+from dataclasses import dataclass
+from typing import Any
 
 
-# The elements of the operand, repeated.
-SPREADING_OPERATIONS = _name_tt_operations("splat broadcast expand_dims")
-# The elements of the operand in another shape or order, and no other ones.
-SHAPE_OPERATIONS = SPREADING_OPERATIONS | _name_tt_operations("reshape trans")
-# The same bits seen as another type, or a pointer moved within its memory.
-POINTER_CASTS = _name_tt_operations("bitcast ptr_to_int int_to_ptr")
-# The operand in another shape or, in range, in another type.
-VALUE_PRESERVING = (
-    SHAPE_OPERATIONS
-    | _name_tt_operations("unsplat bitcast")
-    | _name_arith_operations("extsi extui index_cast")
+@dataclass(frozen=True, slots=True)
+class TritonOperation:
+    refusal: str = ""  # why the CPU's back end has no emitter for it
+    has_no_effect: bool = False
+    # Elements and lanes
+    shape: bool = False  # the elements of the operand in another shape or order, and no other ones
+    spreads: bool = False  # the elements of the operand, repeated
+    same_lanes: bool = False  # a loop over the result's lanes can compute the operand as well
+    lanewise: bool = False  # of an integer or a pointer, lane by lane, beside all of `arith`
+    folds: bool = False  # the lanes along an axis become one, or one after the other
+    has_function: bool = False  # its region is a function of elements
+    # Values
+    keeps_value: bool = False  # the operand's value, in range, in another type
+    takes_value: bool = False  # it may be cut off, or be a part of the operand
+    resizes: bool = False  # an integer of another width
+    casts_pointer: bool = False  # the same bits seen as another type, or as a number
+    keeps_pointer: bool = False  # the result points into the memory that the first operand does
+    merges_pointers: bool = False  # the result may point where any of the operands does
+    queries_grid: bool = False
+    # Memory
+    access: str = ""  # "read", "write" or "update"
+    mask: int | None = None  # where an access has its mask among its operands, if it has one
+    # Integers on their way into an address
+    forms_address: bool = False  # an integer operand becomes part of the result
+    symbol: str = ""  # in a report: the true result may not fit into the result's type
+    reads_signed: bool = False  # how it reads its integer operands; else the result's uses decide
+    reads_unsigned: bool = False
+    is_sum: bool = False
+    is_division: bool = False
+    bounded_by_either: bool = False  # a bound on one operand is a bound on the result
+    # Control flow
+    branches: bool = False
+    ends_block: bool = False
+
+
+def _row(words: str = "", **columns: Any) -> TritonOperation:
+    """Make a row; `words` are the columns that are true in it."""
+    columns |= dict.fromkeys(words.split(), True)
+    return TritonOperation(**columns)
+
+
+def _rows(names: str, words: str = "", **columns: Any) -> dict[str, TritonOperation]:
+    """Make the same row for several operations of one dialect."""
+    dialect, *each = names.split()
+    return {f"{dialect}.{name}": _row(words, **columns) for name in each}
+
+
+OPERATIONS: dict[str, TritonOperation] = {
+    # Shapes
+    "tt.splat": _row("shape spreads same_lanes keeps_value takes_value keeps_pointer"),
+    "tt.broadcast": _row("shape spreads keeps_value takes_value keeps_pointer"),
+    "tt.expand_dims": _row("shape spreads same_lanes keeps_value takes_value keeps_pointer"),
+    "tt.reshape": _row("shape same_lanes keeps_value takes_value keeps_pointer"),
+    "tt.trans": _row("shape keeps_value takes_value keeps_pointer"),
+    "tt.unsplat": _row("keeps_value takes_value forms_address"),
+    "tt.gather": _row("takes_value keeps_pointer forms_address"),
+    "tt.split": _row("takes_value keeps_pointer forms_address"),
+    **_rows("tt join cat", "merges_pointers"),
+    **_rows("tt reduce scan", "folds has_function forms_address", symbol="sum"),
+    "tt.map_elementwise": _row("has_function", refusal="no kernel of a release has it"),
+    # Numbers and grids
+    "arith.constant": _row(),
+    "ub.poison": _row(),
+    "tt.make_range": _row(),
+    **_rows("tt get_program_id get_num_programs", "queries_grid"),
+    # Pointers
+    "tt.addptr": _row("lanewise keeps_pointer forms_address"),
+    "tt.bitcast": _row("lanewise keeps_value takes_value casts_pointer keeps_pointer"),
+    **_rows("tt ptr_to_int int_to_ptr", "lanewise casts_pointer"),
+    # Memory
+    "tt.load": _row(access="read", mask=1),
+    "tt.store": _row(access="write", mask=2),
+    "tt.atomic_rmw": _row(access="update", mask=2),
+    "tt.atomic_cas": _row(access="update"),
+    # Integers
+    "arith.addi": _row("is_sum", symbol="+"),
+    "arith.subi": _row("is_sum", symbol="-"),
+    "arith.muli": _row(symbol="*"),
+    "arith.shli": _row(symbol="<<"),
+    "arith.trunci": _row("takes_value resizes", symbol="narrowed"),
+    "arith.divsi": _row("is_division reads_signed"),
+    "arith.divui": _row("is_division reads_unsigned"),
+    "arith.ceildivsi": _row("is_division", refusal="Triton makes none"),
+    "arith.remsi": _row("is_division reads_signed bounded_by_either"),
+    "arith.remui": _row("is_division bounded_by_either"),
+    "arith.minsi": _row("reads_signed bounded_by_either"),
+    "arith.minui": _row("reads_unsigned bounded_by_either"),
+    "arith.maxsi": _row("reads_signed"),
+    "arith.maxui": _row("reads_unsigned"),
+    "arith.shrsi": _row("reads_signed"),
+    "arith.shrui": _row(),
+    "arith.andi": _row("bounded_by_either forms_address"),
+    **_rows("arith ori xori", "forms_address"),
+    "arith.extsi": _row("keeps_value takes_value resizes reads_signed"),
+    "arith.extui": _row("keeps_value takes_value resizes reads_unsigned"),
+    "arith.index_cast": _row("keeps_value takes_value forms_address"),
+    "arith.select": _row("merges_pointers"),
+    "arith.cmpi": _row(),
+    "math.absi": _row("lanewise forms_address"),
+    **_rows("math ctpop ctlz cttz"),
+    "tt.mulhiui": _row(),
+    "tt.histogram": _row(),
+    # Floats
+    **_rows("arith addf subf mulf divf remf negf cmpf minnumf maxnumf minimumf maximumf"),
+    **_rows("arith sitofp uitofp fptosi fptoui extf truncf bitcast"),
+    **_rows("math absf fma sqrt rsqrt floor ceil exp exp2 log log2 sin cos erf tanh"),
+    **_rows("tt fp_to_fp clampf precise_divf precise_sqrt dot"),
+    "tt.dot_scaled": _row(refusal="products of numbers with a scale for each block"),
+    **_rows("tt extern_elementwise elementwise_inline_asm"),
+    # Control flow
+    **_rows("scf for if while", "branches"),
+    **_rows("cf br cond_br", "branches ends_block"),
+    **_rows("scf yield condition", "ends_block"),
+    "tt.return": _row("ends_block has_no_effect"),
+    **_rows("tt reduce.return scan.return"),
+    "tt.call": _row(refusal="calls that are not inlined"),
+    # Without an effect on the CPU, where programs run one by one
+    **_rows("tt print", "has_no_effect"),
+    **_rows("llvm intr.assume", "has_no_effect"),
+    **_rows("ttg barrier local_barrier", "has_no_effect"),
+    **_rows("gpu barrier", "has_no_effect"),
+    "tt.assert": _row(),
+}
+
+
+def _select(*columns: str) -> frozenset[str]:
+    """Return the operations of which one of the columns is true."""
+    return frozenset(
+        name for name, row in OPERATIONS.items() if any(getattr(row, one) for one in columns)
+    )
+
+
+SPREADING_OPERATIONS = _select("spreads")
+SHAPE_OPERATIONS = _select("shape")
+LANE_PRESERVING = _select("same_lanes")
+LANEWISE_OPERATIONS = _select("lanewise")
+FOLD_OPERATIONS = _select("folds")
+OPERATIONS_WITH_FUNCTION = _select("has_function")
+VALUE_PRESERVING = _select("keeps_value")
+VALUE_TAKING = _select("takes_value")
+RESIZING_OPERATIONS = _select("resizes")
+POINTER_PRESERVING = _select("keeps_pointer")
+POINTER_MERGING = _select("merges_pointers")
+PROGRAM_QUERIES = _select("queries_grid")
+ACCESS_OPERATIONS = _select("access")
+MASK_POSITIONS = {name: row.mask for name, row in OPERATIONS.items() if row.mask is not None}
+SUM_OPERATIONS = _select("is_sum")
+DIVISIONS = _select("is_division")
+BOUNDED_BY_EITHER = _select("bounded_by_either")
+OVERFLOW_SYMBOLS = {name: row.symbol for name, row in OPERATIONS.items() if row.symbol}
+OVERFLOWING_OPERATIONS = _select("symbol") - FOLD_OPERATIONS
+SIGNED_OPERATIONS = _select("reads_signed")
+UNSIGNED_OPERATIONS = _select("reads_unsigned")
+INTEGER_ARITHMETIC = OVERFLOWING_OPERATIONS | _select(
+    "forms_address", "reads_signed", "reads_unsigned", "shape", "merges_pointers", "casts_pointer"
 )
-# Those whose result may be cut off, or be a part of the operand.
-VALUE_TAKING = (
-    VALUE_PRESERVING | _name_tt_operations("gather split") | _name_arith_operations("trunci")
-)
-# A loop over the result's lanes can compute the operand as well: no lane moves.
-LANE_PRESERVING = _name_tt_operations("splat expand_dims reshape")
-# The lanes along an axis become one, or one after the other.
-FOLD_OPERATIONS = _name_tt_operations("reduce scan")
-PROGRAM_QUERIES = _name_tt_operations("get_program_id get_num_programs")
-ACCESS_OPERATIONS = _name_tt_operations("load store atomic_rmw atomic_cas")
-# Where an access has its mask among its operands, if it has one.
-MASK_POSITIONS = {"tt.load": 1, "tt.store": 2, "tt.atomic_rmw": 2}
-
-# The result points into the memory that the first operand points into.
-POINTER_PRESERVING = SHAPE_OPERATIONS | _name_tt_operations("addptr bitcast split gather")
-# The result may point where any of the operands does.
-POINTER_MERGING = _name_tt_operations("join cat") | _name_arith_operations("select")
-
-# A sum or a difference.
-SUM_OPERATIONS = _name_arith_operations("addi subi")
-DIVISIONS = _name_arith_operations("divsi divui ceildivsi remsi remui")
-# A bound on one operand of these is a bound on the result, whatever the other one is.
-BOUNDED_BY_EITHER = _name_arith_operations("remsi remui minsi minui andi")
-# The true result may not fit into the result's type.
-OVERFLOWING_OPERATIONS = _name_arith_operations("addi subi muli shli trunci")
-# How an operation reads its integer operands; else the result's uses decide.
-SIGNED_OPERATIONS = _name_arith_operations("divsi remsi shrsi extsi minsi maxsi")
-UNSIGNED_OPERATIONS = _name_arith_operations("divui extui minui maxui")
-# The end of a block, and what it hands on.
-TERMINATORS = frozenset(("scf.yield", "scf.condition", "cf.br", "cf.cond_br", "tt.return"))
-CONTROL_FLOW_OPERATIONS = frozenset(("scf.for", "scf.while", "scf.if", "cf.br", "cf.cond_br"))
-# An integer operand becomes part of the result.
-INTEGER_ARITHMETIC = (
-    OVERFLOWING_OPERATIONS
-    | SIGNED_OPERATIONS
-    | UNSIGNED_OPERATIONS
-    | SHAPE_OPERATIONS
-    | POINTER_MERGING
-    | POINTER_CASTS
-    | _name_arith_operations("andi ori xori index_cast")
-    | _name_tt_operations("split gather reduce scan unsplat addptr")
-    | {"math.absi"}
-)
+TERMINATORS = _select("ends_block")
+CONTROL_FLOW_OPERATIONS = _select("branches")
+IGNORED_OPERATIONS = _select("has_no_effect")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.sanitizer.ptx.instructions import Instruction, space_of
+from harness.sanitizer.ptx.instructions import Instruction, is_float_type, space_of
 from harness.sanitizer.ptx.memory_ops import emit_address, emit_check, emit_uninitialized_store
 from harness.sanitizer.ptx.parser import bits_of_type
 from harness.sanitizer.ptx.thread_code import LLVM_FLOATS, ThreadCode
@@ -43,7 +43,7 @@ def _emit_update(
         return code.let(f"select i1 {same}, i{bits} {values[1]}, i{bits} {old}")
     if kind.endswith("x2"):
         return _emit_pair(code, instruction, verb, kind[:-2], old, new)
-    if kind[0] == "f" or kind == "bf16":
+    if is_float_type(kind):
         return _emit_float(code, instruction, verb, kind, old, new)
     if verb in ("inc", "dec"):
         step = code.let(f"{'add' if verb == 'inc' else 'sub'} i{bits} {old}, 1")

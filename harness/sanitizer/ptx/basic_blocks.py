@@ -10,15 +10,11 @@ import re
 from dataclasses import dataclass, field
 
 from harness.sanitizer.ir.graph import SourceLocation
+from harness.sanitizer.ptx.operations import find_operation
 from harness.sanitizer.ptx.parser import PtxKernel, PtxStatement, parse_number
 
 _NOWHERE = SourceLocation()
 _ADDRESS = re.compile(r"^\[\s*([%\w$@.]+)\s*(?:\+\s*(-?\w+))?\s*\]$")
-# Instructions without a result; of `mbarrier` and `bar` only some forms have one.
-NO_RESULT = frozenset(
-    "st bra brx ret exit red membar fence cp prefetch prefetchu trap griddepcontrol nanosleep call"
-    " discard applypriority setmaxnreg stmatrix brkpt pmevent wgmma tensormap".split()
-)
 
 
 @dataclass(slots=True)
@@ -36,14 +32,8 @@ class BasicBlock:
 
 def split_statement(statement: PtxStatement) -> tuple[list[str], list[str]]:
     """Return the texts of a statement's results and of its operands."""
-    opcode, operands = statement.opcode, list(statement.operands)
-    if opcode in NO_RESULT or not operands:
-        return [], operands
-    if opcode in ("bar", "barrier") and "red" not in statement.modifiers:
-        return [], operands
-    if opcode == "multimem" and "ld_reduce" not in statement.modifiers:
-        return [], operands
-    if opcode in ("mbarrier", "clusterlaunchcontrol") and operands[0].startswith("["):
+    operands = list(statement.operands)
+    if not find_operation(statement.opcode).has_result(statement):
         return [], operands
     return split_group(operands[0]), operands[1:]
 
@@ -133,12 +123,12 @@ class BasicBlocks:
                 block = start_block(inner)
                 block.source = statement.source
                 block.statements.append(statement)
-                if statement.opcode not in ("ret", "exit", "trap"):
+                if not find_operation(statement.opcode).ends_thread:
                     block.targets = [following]
                 block = start_block(following)
             else:
                 block.statements.append(statement)
-                if statement.opcode in ("ret", "exit", "trap"):
+                if find_operation(statement.opcode).ends_thread:
                     block = None
         end = len(kernel.statements)
         for name in names.get(end, ()):

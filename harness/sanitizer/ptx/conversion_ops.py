@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from harness.sanitizer.ptx.float_ops import find_direction, round_directed, saturate_float
-from harness.sanitizer.ptx.instructions import NUMBER_TYPES, Instruction
-from harness.sanitizer.ptx.parser import bits_of_type
+from harness.sanitizer.ptx.instructions import Instruction, is_float_type
+from harness.sanitizer.ptx.parser import NUMBER_TYPES, bits_of_type
 from harness.sanitizer.ptx.thread_code import LLVM_FLOATS, ThreadCode
 
 _FLOAT8 = {"e4m3x2": "f8E4M3FN", "e5m2x2": "f8E5M2"}
@@ -26,21 +26,17 @@ def emit_conversion(code: ThreadCode, instruction: Instruction) -> None:
         _emit_float8(code, instruction, target, source)
     elif target.endswith("x2"):
         _emit_packing(code, instruction, target[:-2], source)
-    elif _is_float(target) and _is_float(source):
+    elif is_float_type(target) and is_float_type(source):
         name = convert_float(
             code, instruction, code.get_float(instruction.operands[0], source), source, target
         )
         code.set_float(instruction.results[0], name, target)
-    elif _is_float(target):
+    elif is_float_type(target):
         _emit_from_integer(code, instruction, target, source)
-    elif _is_float(source):
+    elif is_float_type(source):
         _emit_to_integer(code, instruction, target, source)
     else:
         _emit_integers(code, instruction, target, source)
-
-
-def _is_float(kind: str) -> bool:
-    return kind[0] == "f" or kind == "bf16"
 
 
 def _emit_integers(code: ThreadCode, instruction: Instruction, target: str, source: str) -> None:

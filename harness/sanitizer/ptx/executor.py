@@ -188,7 +188,7 @@ class PtxModule:
         if refusal is not None:
             return [refusal]
         compiled = self._compile(launch, checks)
-        compiled.prepare()
+        compiled.recompile_if_slow()
         lowered = compiled.lowered
         limit = launch.max_shared_bytes or _SHARED_LIMIT - lowered.shared_size
         if launch.shared_bytes > limit:
@@ -196,7 +196,7 @@ class PtxModule:
             own = f" beside its own {lowered.shared_size}" if lowered.shared_size else ""
             return [LaunchRefused(f"{launch.name}: {size}{own}, and its limit is {limit}")]
         memory = LaunchMemory(
-            launch, lowered, checks, self._list_addresses(lowered), compiled.thread_function
+            launch, lowered, checks, self._list_addresses(lowered), compiled.address
         )
         with self._keep_variables() if launch.chosen_blocks else contextlib.nullcontext():
             violated = compiled.launch(ctypes.addressof(memory.context))

@@ -10,28 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.sanitizer.ir.graph import IRValue
-from harness.sanitizer.ptx.instructions import Instruction
+from harness.sanitizer.ptx.instructions import Instruction, is_float_type
 from harness.sanitizer.ptx.parser import bits_of_type
 from harness.sanitizer.ptx.thread_code import LLVM_FLOATS, ThreadCode
 
-_LIBRARY = {"ex2": "exp2", "lg2": "log2", "sin": "sin", "cos": "cos", "tanh": "tanh"}
+FloatEmitter = Callable[[ThreadCode, Instruction, str, list[str]], str]
 
 
-def emit_float(code: ThreadCode, instruction: Instruction) -> None:
+def emit_float(code: ThreadCode, instruction: Instruction, emitter: FloatEmitter) -> None:
     """Emit an instruction on floats; one on pairs (`f16x2`) as two on halves."""
-    emitter = FLOAT_OPERATIONS.get(instruction.opcode)
-    if emitter is None:
-        raise instruction.refuse()
     kind = instruction.type
     if kind.endswith("x2"):
         _emit_pairs(code, instruction, kind[:-2], emitter)
         return
     operands = [_get_operand(code, value, kind, instruction) for value in instruction.operands]
-    result = _finish_result(code, emitter(code, instruction, kind, operands), kind, instruction)
+    result = emitter(code, instruction, kind, operands)
+    result = _finish_result(code, result, kind, instruction, emitter)
     code.set(instruction.results[0], result, bits_of_type(kind))
-
-
-FloatEmitter = Callable[[ThreadCode, Instruction, str, list[str]], str]
 
 
 def _emit_pairs(
@@ -42,7 +37,7 @@ def _emit_pairs(
     for halves in zip(*pairs, strict=True):
         values = [code.bits_to_float(half, kind) for half in halves]
         result = emitter(code, instruction, kind, values)
-        results.append(_finish_result(code, result, kind, instruction))
+        results.append(_finish_result(code, result, kind, instruction, emitter))
     code.set(instruction.results[0], code.join_halves(results), 32)
 
 
@@ -53,7 +48,9 @@ def _get_operand(code: ThreadCode, value: IRValue, kind: str, instruction: Instr
     return name
 
 
-def _finish_result(code: ThreadCode, name: str, kind: str, instruction: Instruction) -> str:
+def _finish_result(
+    code: ThreadCode, name: str, kind: str, instruction: Instruction, emitter: FloatEmitter
+) -> str:
     """Apply `.sat`, `.ftz` and the form of NaN, and return the bits."""
     if instruction.has("sat"):
         name = saturate_float(code, name, LLVM_FLOATS[kind])
@@ -62,7 +59,7 @@ def _finish_result(code: ThreadCode, name: str, kind: str, instruction: Instruct
     if kind == "f32":
         if instruction.has("ftz"):
             name = code.let(f"call float @flush(float {name})")
-        if instruction.opcode not in ("neg", "abs", "copysign"):
+        if emitter is not emit_sign:
             name = code.let(f"call float @quiet(float {name})")
     return code.float_to_bits(name, kind)
 
@@ -90,7 +87,7 @@ def _widen_values(code: ThreadCode, values: list[str], llvm: str) -> list[str]:
     return [code.let(f"fpext {llvm} {value} to double") for value in values]
 
 
-def _make_arithmetic_emitter(verb: str) -> FloatEmitter:
+def make_arithmetic_emitter(verb: str) -> FloatEmitter:
     def emit(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
         direction = find_direction(instruction, kind)
         left, right = values
@@ -119,7 +116,7 @@ def _emit_directed(code: ThreadCode, verb: str, direction: int, wide: list[str])
     return code.let(f"call float @sum_directed(double {left}, double {right}, i32 {direction})")
 
 
-def _emit_fma(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
+def emit_fma(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
     direction = find_direction(instruction, kind)
     llvm = LLVM_FLOATS[kind]
     if direction is None and kind in ("f32", "f64"):
@@ -135,7 +132,7 @@ def _emit_fma(code: ThreadCode, instruction: Instruction, kind: str, values: lis
     return result if kind == "bf16" else code.let(f"fptrunc float {result} to half")
 
 
-def _emit_division(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
+def emit_division(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
     llvm = LLVM_FLOATS[kind]
     direction = find_direction(instruction, kind)
     dividend, divisor = values if instruction.opcode == "div" else ("1.0", *values)
@@ -149,7 +146,7 @@ def _emit_division(code: ThreadCode, instruction: Instruction, kind: str, values
     return round_directed(code, quotient, direction, rest)
 
 
-def _emit_root(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
+def emit_root(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
     llvm = LLVM_FLOATS[kind]
     direction = find_direction(instruction, kind)
     if direction is not None:
@@ -166,24 +163,27 @@ def _emit_root(code: ThreadCode, instruction: Instruction, kind: str, values: li
     return result if kind == "f64" else code.let(f"fptrunc double {result} to {llvm}")
 
 
-def _emit_library(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
-    llvm = LLVM_FLOATS[kind]
-    wide = values[0] if kind == "f64" else code.let(f"fpext {llvm} {values[0]} to double")
-    result = code.let(f"call double @{_LIBRARY[instruction.opcode]}(double {wide})")
-    if kind in ("f16", "bf16"):
-        result = code.let(f"call float @narrow_odd(double {result})")
-        return result if kind == "bf16" else code.let(f"fptrunc float {result} to half")
-    return result if kind == "f64" else code.let(f"fptrunc double {result} to {llvm}")
+def make_library_emitter(function: str) -> FloatEmitter:
+    def emit(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
+        llvm = LLVM_FLOATS[kind]
+        wide = values[0] if kind == "f64" else code.let(f"fpext {llvm} {values[0]} to double")
+        result = code.let(f"call double @{function}(double {wide})")
+        if kind in ("f16", "bf16"):
+            result = code.let(f"call float @narrow_odd(double {result})")
+            return result if kind == "bf16" else code.let(f"fptrunc float {result} to half")
+        return result if kind == "f64" else code.let(f"fptrunc double {result} to {llvm}")
+
+    return emit
 
 
-def _emit_minimum(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
+def emit_minimum(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
     if instruction.has("xorsign") or len(values) != 2:
         raise instruction.refuse()
     name = f"{instruction.opcode}imum{'' if instruction.has('NaN') else 'num'}"
     return code.call_intrinsic(name, LLVM_FLOATS[kind], *values)
 
 
-def _emit_sign(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
+def emit_sign(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
     llvm = LLVM_FLOATS[kind]
     if instruction.opcode == "neg":
         return code.let(f"fneg {llvm} {values[0]}")
@@ -191,16 +191,6 @@ def _emit_sign(code: ThreadCode, instruction: Instruction, kind: str, values: li
         return code.call_intrinsic("fabs", llvm, *values)
     return code.call_intrinsic("copysign", llvm, values[1], values[0])  # PTX has the sign first
 
-
-FLOAT_OPERATIONS: dict[str, FloatEmitter] = {
-    **{verb: _make_arithmetic_emitter(f"f{verb}") for verb in ("add", "sub", "mul")},
-    **dict.fromkeys(("fma", "mad"), _emit_fma),
-    **dict.fromkeys(("div", "rcp"), _emit_division),
-    **dict.fromkeys(("sqrt", "rsqrt"), _emit_root),
-    **dict.fromkeys(("min", "max"), _emit_minimum),
-    **dict.fromkeys(("neg", "abs", "copysign"), _emit_sign),
-    **dict.fromkeys(_LIBRARY, _emit_library),
-}
 
 # Comparisons
 
@@ -217,7 +207,7 @@ def emit_comparison(code: ThreadCode, instruction: Instruction) -> None:
     if kind.endswith("x2"):
         _emit_pair_comparison(code, instruction, word, kind[:-2])
         return
-    if kind[0] == "f" or kind == "bf16":
+    if is_float_type(kind):
         left, right = (
             _get_operand(code, value, kind, instruction) for value in instruction.operands[:2]
         )

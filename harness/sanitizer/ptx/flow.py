@@ -7,18 +7,7 @@ from collections import defaultdict
 from harness.sanitizer.ir.flow import list_branch_targets, map_control_flow_sources
 from harness.sanitizer.ir.graph import IRBlock, IROperation, IRValue, KernelGraph
 from harness.sanitizer.ptx.instructions import Instruction, space_of
-
-# The result points into the memory that one of these operands points into.
-POINTER_OPERANDS = {
-    **dict.fromkeys(("mov", "cvta", "sub", "cvt", "mapa"), (0,)),
-    **dict.fromkeys(("add", "and", "or", "min", "max", "selp"), (0, 1)),
-    "mad": (2,),
-}
-# Instructions whose operand is an address, and which operands are.
-ADDRESS_OPERANDS = {
-    **dict.fromkeys("ld ldu st atom red ldmatrix stmatrix mbarrier".split(), (0,)),
-    "cp": (0, 1, 3),
-}
+from harness.sanitizer.ptx.operations import find_operation
 
 
 def is_vector_move(operation: IROperation) -> bool:
@@ -26,7 +15,7 @@ def is_vector_move(operation: IROperation) -> bool:
 
 
 def list_addresses(operation: IROperation) -> list[IRValue]:
-    places = ADDRESS_OPERANDS.get(operation.name.removeprefix("ptx."), ())
+    places = find_operation(operation.name).addresses
     return [operation.operands[place] for place in places if place < len(operation.operands)]
 
 
@@ -50,7 +39,7 @@ def list_pointer_operands(operation: IROperation) -> list[IRValue]:
     """List the operands into whose memory the result of an operation may point."""
     if operation.name == "ptx.mov" and is_vector_move(operation):
         return []
-    places = POINTER_OPERANDS.get(operation.name.removeprefix("ptx."), ())
+    places = find_operation(operation.name).pointers
     return [operation.operands[place] for place in places if place < len(operation.operands)]
 
 
@@ -122,14 +111,10 @@ def synchronizes_blocks(graph: KernelGraph) -> bool:
     """
     used = {value for operation in graph.walk() for value in operation.operands}
     for operation in graph.walk():
-        if operation.name not in ("ptx.atom", "ptx.ld"):
-            continue
         instruction = Instruction(operation)
-        if space_of(instruction) not in ("global", "generic"):
+        if not may_spin(instruction) or space_of(instruction) not in ("global", "generic"):
             continue
-        if operation.name == "ptx.atom" and not used.isdisjoint(operation.results):
-            return True
-        if operation.name == "ptx.ld" and may_spin(instruction):
+        if operation.name == "ptx.ld" or not used.isdisjoint(operation.results):
             return True
     return False
 

@@ -12,6 +12,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from harness.sanitizer.ptx.basic_blocks import split_address, split_group, split_statement
+from harness.sanitizer.ptx.instructions import space_of
+from harness.sanitizer.ptx.operations import find_operation
 from harness.sanitizer.ptx.parser import (
     PtxKernel,
     PtxStatement,
@@ -28,9 +30,6 @@ from harness.sanitizer.ptx.pointer_roots import (
     VARIABLE,
     PointerRootTable,
 )
-
-_VERBS = {"ld": "read", "ldu": "read", "st": "write", "atom": "update", "red": "update"}
-_BULK = "it is a bulk copy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +62,9 @@ class GlobalAccesses:
 
     def _read_statement(self, statement: PtxStatement) -> GlobalAccess | None:
         opcode, modifiers = statement.opcode, statement.modifiers
-        spaces = {modifier.partition("::")[0] for modifier in modifiers}
-        if opcode in _VERBS:
-            if spaces & {"shared", "local", "param", "const"}:
+        verb = find_operation(opcode).access
+        if verb:
+            if space_of(statement) not in ("global", "generic"):
                 return None
             operands = split_statement(statement)[1]
             kind = next(
@@ -77,9 +76,9 @@ class GlobalAccesses:
                 (int(modifier[1:]) for modifier in modifiers if re.fullmatch(r"v\d", modifier)), 1
             )
             part = bits_of_type(kind) // 8
-            values = tuple(split_group(operands[1])) if opcode == "st" else ()
+            values = tuple(split_group(operands[1])) if verb == "write" else ()
             return self._make_access(
-                statement, _VERBS[opcode], operands[0], part * count, part, values=values
+                statement, verb, operands[0], part * count, part, values=values
             )
         if opcode == "cp" and modifiers[:1] == ("async",) and "bulk" not in modifiers:
             if "global" not in modifiers:
@@ -93,8 +92,10 @@ class GlobalAccesses:
             return self._make_access(
                 statement, "read", statement.operands[1], size, size, dynamic_size=dynamic_size
             )
-        if opcode in ("multimem", "cp") and ("global" in modifiers or opcode == "multimem"):
-            self.unchecked[_BULK if opcode == "cp" else "it is multimem"] += 1
+        if opcode == "multimem":
+            self.unchecked["it is multimem"] += 1
+        if opcode == "cp" and "global" in modifiers:
+            self.unchecked["it is a bulk copy"] += 1
         return None
 
     def _make_access(
@@ -120,8 +121,7 @@ class GlobalAccesses:
     def _find_reason(self, access: GlobalAccess) -> str | None:
         """Return why an access is not checked, "" if it is; None if it is none of global memory."""
         roots = self._roots.find(access.base)
-        spaces = {modifier.partition("::")[0] for modifier in access.statement.modifiers}
-        is_generic = "global" not in spaces
+        is_generic = space_of(access.statement) == "generic"
         if is_generic and roots.elsewhere == {ON_CHIP} and not roots.parameters:
             return None
         if is_generic and roots.addresses and not roots.parameters:

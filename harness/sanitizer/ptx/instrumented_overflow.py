@@ -16,10 +16,13 @@ from harness.sanitizer.ptx.basic_blocks import split_statement
 from harness.sanitizer.ptx.instrumented_kernel import InstrumentedSite
 from harness.sanitizer.ptx.instrumented_records import make_guard
 from harness.sanitizer.ptx.module_text import PtxText
+from harness.sanitizer.ptx.operations import find_operation
 from harness.sanitizer.ptx.overflow_flow import (
-    EXACT_OPERATIONS,
-    WRAPPING_OPERATIONS,
     analyze_overflow,
+    has_true_value,
+    is_narrowing,
+    is_widening,
+    reads_signed,
 )
 from harness.sanitizer.ptx.parser import PtxKernel, PtxStatement, is_number, parse_number
 from harness.sanitizer.ptx.reader import read_kernel
@@ -29,19 +32,6 @@ REGISTERS = (
     ".reg .b64 %ufl;", ".reg .b64 %ufr;", ".reg .b32 %ufv;",
     "mov.b64 %ufl, 0;", "mov.b64 %ufr, 0;", "mov.b32 %ufv, 0;",
 )  # fmt: skip
-_INEXACT = frozenset(("hi", "wide", "sat", "cc"))
-_CARRYING = ("div", "rem", "shr")  # operations whose own true result is not computed
-_INT32, _INT64 = ("u32", "s32", "b32"), ("u64", "s64", "b64")
-_VALUE_COUNT = {
-    **dict.fromkeys("selp add sub mul div rem min max and or".split(), 2),
-    **dict.fromkeys("shl shr mov cvt cvta neg not".split(), 1),
-    "mad": 3,
-}
-# Statements on 64 bits that compute the true results of those on 32.
-_WIDE_STATEMENTS = {
-    "mov": "mov.b64", "neg": "neg.s64", "not": "not.b64", "add": "add.s64", "sub": "sub.s64",
-    "min": "min.s64", "max": "max.s64", "mul": "mul.lo.s64",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +72,11 @@ class OverflowInstrumentation:
             for name in split_statement(statement)[0]:
                 self._writers[name].append(statement)
         self.names = {name: name for name in kernel.register_types}
+        self.low_halves = {  # of registers that hold one value each
+            result.name: half.name
+            for result, half in flow.low_halves.items()
+            if len(self._writers[result.name]) == len(self._writers[half.name]) == 1
+        }
 
     @property
     def declarations(self) -> list[str]:
@@ -132,7 +127,7 @@ class OverflowInstrumentation:
         It is the nearest product or shift behind the register, or else the nearest operation.
         """
         found, is_exact = self._list_wrapping(register)
-        best = next((writer for writer in found if writer.opcode in ("mul", "mad", "shl")), None)
+        best = next((one for one in found if find_operation(one.opcode).is_product), None)
         return self.number_statement((best or found[0]), "", is_exact)
 
     def number_statement(self, statement: PtxStatement, label: str, is_exact: bool = True) -> int:
@@ -150,26 +145,15 @@ class OverflowInstrumentation:
         seen, waiting = {register}, [register]
         while waiting:
             for statement in self._writers[waiting.pop(0)]:
-                if statement.opcode in WRAPPING_OPERATIONS:
+                row = find_operation(statement.opcode)
+                if row.wraps:
                     found.append(statement)
-                is_exact = is_exact and statement.opcode not in _CARRYING
+                is_exact = is_exact and not row.keeps_difference
                 for name in split_statement(statement)[1]:
                     if name in self.signs and name not in seen:
                         seen.add(name)
                         waiting.append(name)
         return found or self._writers[register], is_exact
-
-    def find_low_half(self, statement: PtxStatement, operands: list[str]) -> str | None:
-        """Return x for `(x << 32) >> n`, as `overflow_flow.find_extended_low_half`."""
-        if statement.opcode != "shr" or statement.modifiers != ("s64",):
-            return None
-        writers = self._writers.get(operands[0], [])
-        if len(writers) != 1 or writers[0].opcode != "shl" or writers[0].operands[2] != "32":
-            return None
-        if not is_number(operands[1]) or not 0 < parse_number(operands[1]) <= 32:
-            return None
-        whole = writers[0].operands[1]
-        return whole if len(self._writers[whole]) == 1 else None
 
 
 def _add_guard(guard: str, line: str) -> str:
@@ -187,7 +171,7 @@ class _Code:
         self.after: list[str] = []
         self._statement, self._texts, self._owner = statement, texts, owner
         self._true, self._state = owner.name_true, owner.name_state
-        self._opcode, self._modifiers = statement.opcode, statement.modifiers
+        self._opcode, self._row = statement.opcode, find_operation(statement.opcode)
 
     def _text(self, name: str) -> str:
         return self._texts.get(name, name)
@@ -215,26 +199,26 @@ class _Code:
         self.after.append(f"cvt.{kinds} {target or self._true(name)}, {self._text(name)};")
 
     def write_true(self, result: str, operands: list[str]) -> None:
-        opcode, true = self._opcode, self._true(result)
+        opcode, row, true = self._opcode, self._row, self._true(result)
         signed = self._owner.signs[result]
-        values = operands[: _VALUE_COUNT.get(opcode, 0)]
-        kinds = [modifier for modifier in self._modifiers if modifier in (*_INT32, *_INT64)]
-        if opcode == "cvt" and len(kinds) == 2 and kinds[0] in _INT32 and kinds[1] in _INT64:
+        values = operands[: row.values]
+        if is_narrowing(self._statement):
             self.before.append(f"mov.b64 {true}, {self._text(operands[0])};")
             return
         if opcode == "or" and result in self._owner.differences:
             self.after.append(f"cvt.s64.s32 {true}, {self._text(result)};")
             return
-        is_exact = opcode in EXACT_OPERATIONS and _INEXACT.isdisjoint(self._modifiers)
+        is_exact = has_true_value(self._statement)
         if opcode == "not" and result in self._owner.bit_complements:
             is_exact = False
         if not is_exact or not all(self._is_plain(v) or self._is_followed(v) for v in values):
             self.extend_result(result)
             return
-        if opcode in _CARRYING:
+        if row.keeps_difference:
             self._carry_difference(result, values)
             return
-        if opcode in ("mul", "mad") and all(self._is_plain(value) for value in values[:2]):
+        is_product = row.is_product and opcode != "shl"
+        if is_product and all(self._is_plain(value) for value in values[:2]):
             kind = "s32" if signed else "u32"
             left, right = (self._text(value) for value in values[:2])
             if is_number(left):
@@ -249,8 +233,8 @@ class _Code:
         read = [
             self._read_true(value, signed, f"%ufx{place}") for place, value in enumerate(values)
         ]
-        if opcode in _WIDE_STATEMENTS:
-            self.before.append(f"{_WIDE_STATEMENTS[opcode]} {true}, {', '.join(read)};")
+        if row.true_ptx:
+            self.before.append(f"{row.true_ptx} {true}, {', '.join(read)};")
         elif opcode == "mad":
             self.before.append(f"mul.lo.s64 %ufx0, {read[0]}, {read[1]};")
             self.before.append(f"add.s64 {true}, %ufx0, {read[2]};")
@@ -288,8 +272,8 @@ class _Code:
 
     def write_state(self, result: str, operands: list[str]) -> None:
         state = self._state(result)
-        values = operands[: _VALUE_COUNT.get(self._opcode, 0)]
-        whole = self._owner.find_low_half(self._statement, operands)
+        values = operands[: self._row.values]
+        whole = self._owner.low_halves.get(result)
         if whole is not None:
             number = self._owner.number_statement(self._statement, "narrowed")
             self.after.append(f"cvt.u32.u64 %ufn0, {self._text(whole)};")
@@ -297,16 +281,13 @@ class _Code:
             self._compare(self._text(whole), "%ufx0", number)
             self.after.append(f"mov.b32 {state}, %ufn1;")
             return
-        kinds = [modifier for modifier in self._modifiers if modifier in (*_INT32, *_INT64)]
-        is_cvt = self._opcode == "cvt" and len(kinds) == 2 and kinds[1] in _INT32
-        is_product = self._opcode in ("mul", "mad") and "wide" in self._modifiers
         parts: list[str] = []
-        if is_cvt or is_product:
-            narrow = values[:1] if is_cvt else values[:2]
+        if is_widening(self._statement):
+            narrow = values[:2]
             values = values[len(narrow) :]
             followed = [name for name in dict.fromkeys(narrow) if self._is_followed(name)]
             for place, name in enumerate(followed):
-                kind = "s64.s32" if self._modifiers[-1] == "s32" else "u64.u32"
+                kind = "s64.s32" if reads_signed(self._statement) else "u64.u32"
                 self.after.append(f"cvt.{kind} %ufx0, {self._text(name)};")
                 number = self._owner.number_site(name)
                 self._compare(self._true(name), "%ufx0", number)
@@ -320,8 +301,6 @@ class _Code:
             both = [self._state(value) if value in self._owner.wide else "0" for value in values]
             self.after.append(f"selp.b32 {state}, {both[0]}, {both[1]}, {self._text(operands[2])};")
             return
-        if self._opcode not in _VALUE_COUNT:
-            states = []
         parts += states
         if not parts:
             self.after.append(f"mov.b32 {state}, 0;")

@@ -12,59 +12,37 @@ from harness.sanitizer.ptx.thread_code import ThreadCode
 Emitter = Callable[[ThreadCode, Instruction], None]
 
 
-def is_integer_type(name: str) -> bool:
-    return name == "pred" or (name[0] in "bus" and name != "bf16" and not name.startswith("bf"))
-
-
-def emit_integer(code: ThreadCode, instruction: Instruction) -> None:
-    emitter = INTEGER_OPERATIONS.get(instruction.opcode)
-    if emitter is None:
-        raise instruction.refuse()
-    emitter(code, instruction)
-
-
 def _get_all(code: ThreadCode, instruction: Instruction, bits: int) -> list[str]:
     return [code.get(value, bits) for value in instruction.operands]
 
 
-# Instructions whose operands and result have one type: N is its bits, S `s` or `u` by its sign.
-_EXPRESSIONS = {
-    "add": "add iN {0}, {1}",
-    "sub": "sub iN {0}, {1}",
-    "and": "and iN {0}, {1}",
-    "or": "or iN {0}, {1}",
-    "xor": "xor iN {0}, {1}",
-    "not": "xor iN {0}, -1",
-    "neg": "sub iN 0, {0}",
-    "min": "call iN @llvm.Smin.iN(iN {0}, iN {1})",
-    "max": "call iN @llvm.Smax.iN(iN {0}, iN {1})",
-    "div": "call iN @SdivN(iN {0}, iN {1})",
-    "rem": "call iN @SremN(iN {0}, iN {1})",
-    "abs": "call iN @llvm.abs.iN(iN {0}, i1 false)",
-    "popc": "call iN @llvm.ctpop.iN(iN {0})",
-    "clz": "call iN @llvm.ctlz.iN(iN {0}, i1 false)",
-    "brev": "call iN @llvm.bitreverse.iN(iN {0})",
-}
+def make_expression_emitter(expression: str) -> Emitter:
+    """Make an emitter for operands and a result of one type: N is its bits, S its sign's letter."""
+
+    def emit(code: ThreadCode, instruction: Instruction) -> None:
+        kind = instruction.type
+        bits, is_signed = bits_of_type(kind), kind[0] == "s"
+        if instruction.has("cc", "sat", "relu") or kind.endswith("x2"):
+            raise instruction.refuse()
+        text = expression.replace("N", str(bits)).replace("S", "s" if is_signed else "u")
+        result = code.let(text.format(*_get_all(code, instruction, bits)))
+        code.set(instruction.results[0], result, bits, is_signed)
+
+    return emit
 
 
-def _emit_expression(code: ThreadCode, instruction: Instruction) -> None:
-    kind = instruction.type
-    bits, is_signed = bits_of_type(kind), kind[0] == "s"
-    if instruction.has("cc", "sat", "relu") or kind.endswith("x2"):
-        raise instruction.refuse()
-    expression = _EXPRESSIONS[instruction.opcode].replace("N", str(bits))
-    expression = expression.replace("S", "s" if is_signed else "u")
-    result = code.let(expression.format(*_get_all(code, instruction, bits)))
-    code.set(instruction.results[0], result, bits, is_signed and instruction.opcode != "popc")
+def make_sum_emitter(verb: str) -> Emitter:
+    emit_plain = make_expression_emitter(f"{verb} iN {{0}}, {{1}}")
 
-
-def _emit_sum(code: ThreadCode, instruction: Instruction) -> None:
-    if instruction.has("sat"):
+    def emit(code: ThreadCode, instruction: Instruction) -> None:
+        if not instruction.has("sat"):
+            emit_plain(code, instruction)
+            return
         operands = _get_all(code, instruction, 32)
-        result = code.call_intrinsic(f"s{instruction.opcode}.sat", "i32", *operands)
+        result = code.call_intrinsic(f"s{verb}.sat", "i32", *operands)
         code.set(instruction.results[0], result, 32)
-        return
-    _emit_expression(code, instruction)
+
+    return emit
 
 
 def emit_product(
@@ -84,13 +62,13 @@ def emit_product(
     return code.let(f"trunc i{wide} {high} to i{bits}"), bits
 
 
-def _emit_mul(code: ThreadCode, instruction: Instruction) -> None:
+def emit_mul(code: ThreadCode, instruction: Instruction) -> None:
     kind = instruction.type
     result, bits = emit_product(code, instruction, bits_of_type(kind), kind[0] == "s")
     code.set(instruction.results[0], result, bits)
 
 
-def _emit_mad(code: ThreadCode, instruction: Instruction) -> None:
+def emit_mad(code: ThreadCode, instruction: Instruction) -> None:
     if instruction.has("cc", "sat"):
         raise instruction.refuse()
     kind = instruction.type
@@ -99,7 +77,7 @@ def _emit_mad(code: ThreadCode, instruction: Instruction) -> None:
     code.set(instruction.results[0], code.let(f"add i{bits} {product}, {addend}"), bits)
 
 
-def _emit_mul24(code: ThreadCode, instruction: Instruction) -> None:
+def emit_mul24(code: ThreadCode, instruction: Instruction) -> None:
     signed = instruction.type[0] == "s"
     sides = []
     for value in instruction.operands[:2]:
@@ -113,7 +91,7 @@ def _emit_mul24(code: ThreadCode, instruction: Instruction) -> None:
     code.set(instruction.results[0], result, 32)
 
 
-def _emit_shift(code: ThreadCode, instruction: Instruction) -> None:
+def emit_shift(code: ThreadCode, instruction: Instruction) -> None:
     """Shift; an amount above the width counts as the width."""
     kind = instruction.type
     bits = bits_of_type(kind)
@@ -131,7 +109,7 @@ def _emit_shift(code: ThreadCode, instruction: Instruction) -> None:
     code.set(instruction.results[0], result, bits, kind[0] == "s")
 
 
-def _emit_funnel_shift(code: ThreadCode, instruction: Instruction) -> None:
+def emit_funnel_shift(code: ThreadCode, instruction: Instruction) -> None:
     low, high, amount = _get_all(code, instruction, 32)
     if instruction.has("clamp"):
         amount = code.call_intrinsic("umin", "i32", amount, 32)
@@ -146,7 +124,7 @@ def _emit_funnel_shift(code: ThreadCode, instruction: Instruction) -> None:
     code.set(instruction.results[0], code.let(f"trunc i64 {both} to i32"), 32)
 
 
-def _emit_bfind(code: ThreadCode, instruction: Instruction) -> None:
+def emit_bfind(code: ThreadCode, instruction: Instruction) -> None:
     kind = instruction.type
     bits = bits_of_type(kind)
     value = code.get(instruction.operands[0], bits)
@@ -167,7 +145,7 @@ def _get_field(code: ThreadCode, operands: Sequence[IRValue], bits: int) -> list
     return [code.call_intrinsic("umin", "i32", value, bits) for value in values]
 
 
-def _emit_bfe(code: ThreadCode, instruction: Instruction) -> None:
+def emit_bfe(code: ThreadCode, instruction: Instruction) -> None:
     kind = instruction.type
     bits = bits_of_type(kind)
     wide = 2 * bits
@@ -188,7 +166,7 @@ def _emit_bfe(code: ThreadCode, instruction: Instruction) -> None:
     code.set(instruction.results[0], result, bits)
 
 
-def _emit_bfi(code: ThreadCode, instruction: Instruction) -> None:
+def emit_bfi(code: ThreadCode, instruction: Instruction) -> None:
     bits = bits_of_type(instruction.type)
     wide = 2 * bits
     inserted, base = (code.get(value, bits) for value in instruction.operands[:2])
@@ -206,7 +184,7 @@ def _emit_bfi(code: ThreadCode, instruction: Instruction) -> None:
     code.set(instruction.results[0], code.let(f"or i{bits} {left}, {put}"), bits)
 
 
-def _emit_prmt(code: ThreadCode, instruction: Instruction) -> None:
+def emit_prmt(code: ThreadCode, instruction: Instruction) -> None:
     if instruction.has("f4e", "b4e", "rc8", "ecl", "ecr", "rc16"):
         raise instruction.refuse()
     low, high, control = _get_all(code, instruction, 32)
@@ -225,7 +203,7 @@ def _emit_prmt(code: ThreadCode, instruction: Instruction) -> None:
     code.set(instruction.results[0], result, 32)
 
 
-def _emit_lop3(code: ThreadCode, instruction: Instruction) -> None:
+def emit_lop3(code: ThreadCode, instruction: Instruction) -> None:
     a, b, c = (code.get(value, 32) for value in instruction.operands[:3])
     table = code.constant_of(instruction.operands[3])
     if table is None or instruction.has("BoolOp"):
@@ -242,7 +220,7 @@ def _emit_lop3(code: ThreadCode, instruction: Instruction) -> None:
     code.set(instruction.results[0], result, 32)
 
 
-def _emit_sad(code: ThreadCode, instruction: Instruction) -> None:
+def emit_sad(code: ThreadCode, instruction: Instruction) -> None:
     kind = instruction.type
     bits = bits_of_type(kind)
     a, b, c = _get_all(code, instruction, bits)
@@ -252,7 +230,7 @@ def _emit_sad(code: ThreadCode, instruction: Instruction) -> None:
     code.set(instruction.results[0], code.let(f"add i{bits} {c}, {distance}"), bits)
 
 
-def _emit_dot_product(code: ThreadCode, instruction: Instruction) -> None:
+def emit_dot_product(code: ThreadCode, instruction: Instruction) -> None:
     """`dp4a`: four products of bytes; `dp2a`: two halves of a by two bytes of b."""
     kinds = [modifier for modifier in instruction.modifiers if modifier in ("u32", "s32")]
     a, b, total = (code.get(value, 32) for value in instruction.operands)
@@ -270,7 +248,7 @@ def _emit_dot_product(code: ThreadCode, instruction: Instruction) -> None:
     code.set(instruction.results[0], total, 32)
 
 
-def _emit_bmsk(code: ThreadCode, instruction: Instruction) -> None:
+def emit_bmsk(code: ThreadCode, instruction: Instruction) -> None:
     start, length = _get_all(code, instruction, 32)
     if instruction.has("wrap"):
         start, length = code.let(f"and i32 {start}, 31"), code.let(f"and i32 {length}, 31")
@@ -280,22 +258,3 @@ def _emit_bmsk(code: ThreadCode, instruction: Instruction) -> None:
     ones = code.let(f"sub i64 {code.let(f'shl i64 1, {wide_length}')}, 1")
     mask = code.let(f"trunc i64 {code.let(f'shl i64 {ones}, {wide_start}')} to i32")
     code.set(instruction.results[0], mask, 32)
-
-
-INTEGER_OPERATIONS: dict[str, Emitter] = {
-    **dict.fromkeys(_EXPRESSIONS, _emit_expression),
-    **dict.fromkeys(("add", "sub"), _emit_sum),
-    "mul": _emit_mul,
-    "mad": _emit_mad,
-    **dict.fromkeys(("mul24", "mad24"), _emit_mul24),
-    **dict.fromkeys(("shl", "shr"), _emit_shift),
-    "shf": _emit_funnel_shift,
-    "bfind": _emit_bfind,
-    "bfe": _emit_bfe,
-    "bfi": _emit_bfi,
-    "prmt": _emit_prmt,
-    "lop3": _emit_lop3,
-    "sad": _emit_sad,
-    **dict.fromkeys(("dp4a", "dp2a"), _emit_dot_product),
-    "bmsk": _emit_bmsk,
-}

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.sanitizer.ir.flow import list_branch_targets
 from harness.sanitizer.ir.graph import FileLine, IRBlock, IROperation, IRValue, KernelGraph
 from harness.sanitizer.llvm.number_formats import select_called_helpers
-from harness.sanitizer.ptx.abi import ContextField, FrameField, ThreadOutcome
-from harness.sanitizer.ptx.async_ops import emit_copy, emit_mapa
-from harness.sanitizer.ptx.atomic_ops import emit_atomic
-from harness.sanitizer.ptx.conversion_ops import emit_conversion
+from harness.sanitizer.ptx.abi import ContextField, FrameField
 from harness.sanitizer.ptx.float_helpers import select_helpers
-from harness.sanitizer.ptx.float_ops import (
-    FLOAT_OPERATIONS,
-    emit_comparison,
-    emit_float,
-    emit_selection,
-)
+from harness.sanitizer.ptx.float_ops import emit_float
 from harness.sanitizer.ptx.flow import (
     find_live_after,
     find_live_out,
@@ -28,33 +19,18 @@ from harness.sanitizer.ptx.flow import (
     may_spin,
     synchronizes_blocks,
 )
-from harness.sanitizer.ptx.fragment_ops import emit_matrix_load, emit_matrix_store
-from harness.sanitizer.ptx.instructions import Instruction, UnsupportedPtx, space_of
-from harness.sanitizer.ptx.integer_ops import INTEGER_OPERATIONS, emit_integer, is_integer_type
-from harness.sanitizer.ptx.matrix_ops import build_matrix_helpers, emit_mma
-from harness.sanitizer.ptx.memory_ops import (
-    emit_cvta,
-    emit_isspacep,
-    emit_load,
-    emit_move,
-    emit_store,
-)
+from harness.sanitizer.ptx.instructions import Instruction, is_float_type, space_of
+from harness.sanitizer.ptx.matrix_ops import build_matrix_helpers
 from harness.sanitizer.ptx.module_text import PtxText
+from harness.sanitizer.ptx.operations import find_operation
 from harness.sanitizer.ptx.overflow_flow import analyze_overflow
 from harness.sanitizer.ptx.overflow_ops import OverflowTracking
 from harness.sanitizer.ptx.parser import PtxKernel, bits_of_type
-from harness.sanitizer.ptx.special_registers import emit_special_register
 from harness.sanitizer.ptx.thread_code import PtxSite, ThreadCode
 from harness.sanitizer.ptx.uninitialized_words import UninitializedWords
 from harness.sanitizer.ptx.used_bytes import UsedBytes
 from harness.sanitizer.ptx.variables import PlacedVariable, place_variables
-from harness.sanitizer.ptx.warp_ops import WAITING_OPERATIONS, emit_spin, emit_trap
-from harness.sanitizer.violations.kinds import ViolationKind
-
-_WITHOUT_EFFECT = frozenset(
-    "membar fence prefetch prefetchu griddepcontrol nanosleep discard applypriority setmaxnreg"
-    " pmevent".split()
-)
+from harness.sanitizer.ptx.warp_ops import emit_spin
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +65,7 @@ class PtxLowering:
         }
         self.code = ThreadCode(self._constants)
         self.code.used_bytes = UsedBytes(graph)
+        self.code.find_string = self._find_string
         self.code.companions["r"] = dict.fromkeys(find_pointers(graph), "i32")
         self._overflow = (
             OverflowTracking(self.code, analyze_overflow(graph)) if tracks_overflow else None
@@ -98,7 +75,6 @@ class PtxLowering:
         self._numbers = {
             placed.variable.name: number for number, placed in enumerate(self._variables)
         }
-        self._call_arguments: dict[str, IRValue] = {}
         self._in_loop = False
 
     def lower(self) -> LoweredPtx:
@@ -156,7 +132,7 @@ class PtxLowering:
     def _collect_access_sizes(self) -> tuple[frozenset[int], frozenset[int]]:
         global_sizes, shared_sizes = set(), set()
         for operation in self._graph.walk():
-            if operation.name not in ("ptx.ld", "ptx.st", "ptx.atom", "ptx.red"):
+            if not find_operation(operation.name).access:
                 continue
             instruction = Instruction(operation)
             space = space_of(instruction)
@@ -189,39 +165,17 @@ class PtxLowering:
         instruction = Instruction(operation)
         if self._in_loop and may_spin(instruction):
             emit_spin(self.code, instruction, living)
-        waiting = _WAITING_EMITTERS.get(instruction.opcode)
-        if waiting is not None:
-            waiting(self.code, instruction, living)
+        row = find_operation(name)
+        if row.emit_float is not None and is_float_type(instruction.type):
+            emit_float(self.code, instruction, row.emit_float)
+        elif row.emit is None:
+            raise instruction.refuse()
         else:
-            self._emit_plain(instruction)
+            row.emit(self.code, instruction, *([living] if row.waits else ()))
         self._emit_regions(operation)
         self._uninitialized.emit(operation)
         if self._overflow is not None:
             self._overflow.emit(operation)
-
-    def _emit_plain(self, instruction: Instruction) -> None:
-        code, opcode = self.code, instruction.opcode
-        special = _EMITTERS.get(opcode)
-        if opcode in _WITHOUT_EFFECT:
-            return
-        if opcode in ("ret", "exit"):
-            code.emit(f"ret i32 {ThreadOutcome.EXITED}")
-        elif opcode == "call":
-            self._emit_call(instruction)
-        elif opcode == "st" and space_of(instruction) == "param":
-            name = instruction.operation.attributes["symbol"]
-            self._call_arguments[name] = instruction.operands[-1]
-        elif opcode == "ld" and not instruction.operands:  # the result of a call
-            for result in instruction.results:
-                code.set(result, "0", 64)
-        elif special is not None:
-            special(code, instruction)
-        elif opcode in FLOAT_OPERATIONS and not is_integer_type(instruction.type):
-            emit_float(code, instruction)
-        elif opcode in INTEGER_OPERATIONS:
-            emit_integer(code, instruction)
-        else:
-            raise instruction.refuse()
 
     def _emit_symbol(self, operation: IROperation) -> None:
         code = self.code
@@ -239,19 +193,8 @@ class PtxLowering:
         code.set(operation.result, address, 64)
         code.set_companion(operation.result, "r", str(number + 1))
 
-    def _emit_call(self, instruction: Instruction) -> None:
-        text = instruction.operation.attributes["call"]
-        source = instruction.operation.source
-        if "__assertfail" in text:
-            site = PtxSite(source, "assert", text=self._find_assertion())
-            self.code.report(ViolationKind.ASSERTION, self.code.add_site(site))
-            self.code.start_block(self.code.make_name("after_assert"))
-        elif "vprintf" not in text:
-            raise UnsupportedPtx(f"call {text}: a function that is not inlined")
-
-    def _find_assertion(self) -> str:
-        """Find the text of a failing assertion: the string that is the call's first argument."""
-        value = self._call_arguments.get("param0")
+    def _find_string(self, value: IRValue | None) -> str:
+        """Find the string that a value points at, such as the text of an assertion."""
         while value is not None:
             operation = self._definitions.get(value)
             if operation is None:
@@ -261,7 +204,7 @@ class PtxLowering:
                 contents = b"" if variable is None else variable.contents
                 return contents.partition(b"\0")[0].decode(errors="replace")
             value = operation.operands[0] if operation.operands else None
-        return "assert"
+        return ""
 
     def _emit_branch(self, operation: IROperation) -> None:
         code = self.code
@@ -287,7 +230,7 @@ class PtxLowering:
         for result in operation.results:
             if not code.has_companion(result, "r"):
                 continue
-            if operation.name in ("ptx.ld", "ptx.ldu") and result.type.bits == 64:
+            if find_operation(operation.name).access == "read" and result.type.bits == 64:
                 continue  # the load itself has set it
             regions = [
                 code.get_companion(operand, "r") for operand in list_pointer_operands(operation)
@@ -302,31 +245,6 @@ class PtxLowering:
                 region = next((number for number in regions if number != "0"), "0")
             code.set_companion(result, "r", region)
 
-
-_WAITING_EMITTERS = WAITING_OPERATIONS | {
-    "mma": emit_mma,
-    "ldmatrix": emit_matrix_load,
-    "stmatrix": emit_matrix_store,
-}
-_EMITTERS: dict[str, Callable[[ThreadCode, Instruction], None]] = {
-    "mov": emit_move,
-    "cvt": emit_conversion,
-    "cvta": emit_cvta,
-    "ld": emit_load,
-    "ldu": emit_load,
-    "st": emit_store,
-    "atom": emit_atomic,
-    "red": emit_atomic,
-    "setp": emit_comparison,
-    "set": emit_comparison,
-    "selp": emit_selection,
-    "isspacep": emit_isspacep,
-    "cp": emit_copy,
-    "mapa": emit_mapa,
-    "trap": emit_trap,
-    "special": emit_special_register,
-    "createpolicy": lambda code, instruction: code.set(instruction.results[0], "0", 64),
-}
 
 _EXTERNALS = {
     **dict.fromkeys(("exp2", "log2", "sin", "cos", "tanh"), "declare double @{name}(double)"),

@@ -66,6 +66,10 @@ def emit_check(
 
 
 def emit_load(code: ThreadCode, instruction: Instruction) -> None:
+    if not instruction.operands:  # the result of a call
+        for result in instruction.results:
+            code.set(result, "0", 64)
+        return
     kind = instruction.type
     bits = bits_of_type(kind)
     count = len(instruction.results)
@@ -96,7 +100,9 @@ def emit_store(code: ThreadCode, instruction: Instruction) -> None:
     values = instruction.operands[1:]
     space = space_of(instruction)
     if space == "param":
-        raise instruction.refuse()
+        name = instruction.operation.attributes["symbol"]
+        code.call_arguments[name] = instruction.operands[-1]
+        return
     address = emit_address(code, instruction)
     names = [code.get(value, bits) for value in values]
     buffer = code.alloca(f"[{len(values)} x i{bits}]")

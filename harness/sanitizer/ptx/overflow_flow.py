@@ -8,7 +8,6 @@ integer that is widened both ways is not followed. Example: `mad.lo.s32 %r4, …
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.sanitizer.ir.flow import map_control_flow_sources
@@ -16,18 +15,8 @@ from harness.sanitizer.ir.graph import IROperation, IRValue, KernelGraph
 from harness.sanitizer.ptx.flow import is_vector_move, list_addresses
 from harness.sanitizer.ptx.instructions import Instruction, space_of
 from harness.sanitizer.ptx.integer_bounds import IntegerBounds
-
-# The true value of the result is computed from the true values of the operands.
-# `not` is -1 - x on its way into a sum: the compiler makes `a - b - 1` of unsigned numbers
-# `a + ~b`. An unsigned use of another kind, as the shift of `~key >> 24`, means its 32 bits.
-EXACT_OPERATIONS = frozenset("add sub mul mad shl shr div rem min max mov selp neg not".split())
-# The result may not fit.
-WRAPPING_OPERATIONS = frozenset("add sub mul mad shl neg not cvt".split())
-_SIGN_DEFINED = frozenset("shr div rem min max".split())
-_SUMS = frozenset("add sub mad neg".split())
-_WIDE_OPERATIONS = frozenset(
-    "add sub mul mad shl shr div rem min max mov selp cvt cvta and or".split()
-)
+from harness.sanitizer.ptx.operations import find_operation
+from harness.sanitizer.ptx.parser import PtxName
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,34 +33,30 @@ class OverflowFlow:
 
 def value_operands(instruction: Instruction) -> tuple[IRValue, ...]:
     """Return the operands that are part of the result: not a predicate, not a shift's amount."""
-    operands = instruction.operands
-    if instruction.opcode in ("selp", "add", "sub", "mul", "div", "rem", "min", "max"):
-        return operands[:2]
-    if instruction.opcode in ("shl", "shr", "mov", "cvt", "cvta", "neg", "not"):
-        return operands[:1]
-    return operands
+    return instruction.operands[: find_operation(instruction.opcode).values]
 
 
-def is_widening(instruction: Instruction) -> bool:
+def has_true_value(instruction: PtxName) -> bool:
+    """Return whether the true result follows from the true values of the operands."""
+    is_exact = find_operation(instruction.opcode).exact
+    return is_exact and not instruction.has("hi", "wide", "sat", "cc")
+
+
+def is_widening(instruction: PtxName) -> bool:
     """Return whether an instruction makes 64 bits of 32."""
-    if instruction.opcode in ("mul", "mad"):
+    if find_operation(instruction.opcode).is_product:
         return instruction.has("wide") and instruction.modifiers[-1] in ("s32", "u32")
-    if instruction.opcode != "cvt":
-        return False
-    return _converts_between(instruction, ("u64", "s64"), ("u32", "s32"))
+    return _converts(instruction, "64", "32")
 
 
-def is_narrowing(instruction: Instruction) -> bool:
-    return instruction.opcode == "cvt" and _converts_between(
-        instruction, ("u32", "s32"), ("u64", "s64")
-    )
+def is_narrowing(instruction: PtxName) -> bool:
+    return _converts(instruction, "32", "64")
 
 
-def _converts_between(
-    instruction: Instruction, targets: Sequence[str], sources: Sequence[str]
-) -> bool:
-    kinds = instruction.types
-    return len(kinds) == 2 and kinds[0] in targets and kinds[1] in sources
+def _converts(instruction: PtxName, target: str, source: str) -> bool:
+    """Return whether a `cvt` makes an integer of one width of an integer of another."""
+    kinds = [(kind[0] in "us", kind[1:]) for kind in instruction.types]
+    return instruction.opcode == "cvt" and kinds == [(True, target), (True, source)]
 
 
 def find_extended_low_half(
@@ -108,11 +93,11 @@ def find_word_pairs(graph: KernelGraph, definitions: dict[IRValue, IROperation])
         and (amount := definitions.get(operation.operands[1])) is not None
         and amount.attributes.get("value") == "32"
         and (source := definitions.get(operation.operands[0])) is not None
-        and source.name in ("ptx.ld", "ptx.atom")
+        and find_operation(source.name).from_memory
     }
 
 
-def reads_signed(instruction: Instruction) -> bool:
+def reads_signed(instruction: PtxName) -> bool:
     return instruction.modifiers[-1].startswith("s")
 
 
@@ -128,7 +113,7 @@ class _Walk:
             result: operation for operation in graph.walk() for result in operation.results
         }
         self._bounds = IntegerBounds(graph, self.definitions)
-        self._pairs = find_word_pairs(graph, self.definitions)
+        self.pairs = find_word_pairs(graph, self.definitions)
         self.signs: dict[IRValue, set[bool]] = defaultdict(set)
         self.wide: set[IRValue] = set()
         self.bit_complements: set[IRValue] = set()
@@ -162,45 +147,41 @@ class _Walk:
         self, operation: IROperation, value: IRValue, sign: bool | None, in_sum: bool
     ) -> list[_Step]:
         """List the operands that a value is computed from, each as the operation uses it."""
-        instruction = Instruction(operation)
+        instruction, row = Instruction(operation), find_operation(operation.name)
         if instruction.opcode == "mov" and is_vector_move(operation):
             return []
         if value.type.bits == 64:
             if self.find_low_half(operation) is not None:
                 return []
-            if instruction.opcode not in _WIDE_OPERATIONS:
+            if not row.wide:
                 return []
             if is_widening(instruction):
                 signed = reads_signed(instruction)
-                narrow: list[_Step] = [
-                    (operand, signed, False) for operand in instruction.operands[:2]
+                return [
+                    (operand, signed if place < 2 else None, False)
+                    for place, operand in enumerate(value_operands(instruction))
                 ]
-                rest: list[_Step] = [(operand, None, False) for operand in instruction.operands[2:]]
-                return [*(narrow[:1] if instruction.opcode == "cvt" else narrow), *rest]
             return [(operand, None, False) for operand in value_operands(instruction)]
         if is_narrowing(instruction):
-            takes_word = self.takes_word_of_pair(instruction)
-            return [] if takes_word else [(instruction.operands[0], None, False)]
+            [whole] = instruction.operands
+            return [] if whole in self.pairs else [(whole, None, False)]
         if in_sum and self._is_difference(instruction):
             self.differences.add(value)
             return []
-        if instruction.opcode not in EXACT_OPERATIONS or instruction.has("hi", "wide", "sat", "cc"):
+        if not has_true_value(instruction):
             return []
         if instruction.opcode == "not" and not sign and not in_sum:
             self.bit_complements.add(value)
             return []
-        if instruction.opcode in _SIGN_DEFINED:
+        if row.reads_sign:
             sign, in_sum = reads_signed(instruction), False
-        in_sum = in_sum or instruction.opcode in _SUMS
+        in_sum = in_sum or row.is_sum
         return [(operand, sign, in_sum) for operand in value_operands(instruction)]
 
     def find_low_half(self, operation: IROperation) -> IRValue | None:
         """Return what an operation extends the low half of, unless that is a word of a pair."""
         half = find_extended_low_half(operation, self.definitions)
-        return None if half in self._pairs else half
-
-    def takes_word_of_pair(self, instruction: Instruction) -> bool:
-        return instruction.operands[0] in self._pairs
+        return None if half in self.pairs else half
 
     def _is_difference(self, instruction: Instruction) -> bool:
         """Return whether it is `x | -2**n` with x below 2**n: the compiler's x - 2**n in a sum.
@@ -239,7 +220,7 @@ def analyze_overflow(graph: KernelGraph) -> OverflowFlow:
                 continue
             operation = walk.definitions.get(value)
             inputs = list(walk.sources.get(value, ()))
-            if operation is not None and operation.name.removeprefix("ptx.") in _WIDE_OPERATIONS:
+            if operation is not None and find_operation(operation.name).wide:
                 inputs += operation.operands
             extends = operation is not None and walk.find_low_half(operation) is not None
             if extends or any(source in wide or source in may_wrap for source in inputs):
@@ -269,9 +250,9 @@ def _may_wrap(walk: _Walk, value: IRValue, may_wrap: set[IRValue]) -> bool:
     if instruction.opcode == "mov" and is_vector_move(operation):
         return False
     if is_narrowing(instruction):
-        return not walk.takes_word_of_pair(instruction)
-    if instruction.opcode not in EXACT_OPERATIONS or instruction.has("hi", "wide", "sat", "cc"):
+        return instruction.operands[0] not in walk.pairs
+    if not has_true_value(instruction):
         return False
-    if instruction.opcode in WRAPPING_OPERATIONS:
+    if find_operation(instruction.opcode).wraps:
         return True
     return any(operand in may_wrap for operand in value_operands(instruction))

@@ -12,8 +12,8 @@ from harness.sanitizer.ir.graph import IROperation, IRValue
 from harness.sanitizer.ptx.abi import OVERFLOW_FLAG
 from harness.sanitizer.ptx.flow import is_vector_move
 from harness.sanitizer.ptx.instructions import Instruction
+from harness.sanitizer.ptx.operations import find_operation
 from harness.sanitizer.ptx.overflow_flow import (
-    EXACT_OPERATIONS,
     OverflowFlow,
     is_narrowing,
     is_widening,
@@ -77,29 +77,22 @@ class OverflowTracking:
             return code.get(instruction.operands[0], 64)
         if opcode == "or":  # x - 2**n
             return code.resize(code.get(instruction.results[0], 32), 32, 64, True)
-        if opcode not in EXACT_OPERATIONS:
+        row = find_operation(opcode)
+        if not row.exact:
             return wrapped
-        if opcode in ("shr", "div", "rem", "min", "max"):
+        if row.reads_sign:
             signed = reads_signed(instruction)
         values = [self._true_value(operand, signed) for operand in value_operands(instruction)]
         if opcode == "mov":
             return values[0]
-        if opcode == "neg":
-            return code.let(f"sub i64 0, {values[0]}")
-        if opcode == "not":
-            return code.let(f"sub i64 -1, {values[0]}")
-        if opcode in ("add", "sub", "mul"):
-            return code.let(f"{opcode} i64 {values[0]}, {values[1]}")
+        if row.true_llvm:
+            return code.let(row.true_llvm.format(*values))
         if opcode == "mad":
             product = code.let(f"mul i64 {values[0]}, {values[1]}")
             return code.let(f"add i64 {product}, {values[2]}")
         if opcode == "selp":
             truth = code.get(instruction.operands[2], 1)
             return code.let(f"select i1 {truth}, i64 {values[0]}, i64 {values[1]}")
-        if opcode in ("min", "max"):
-            return code.call_intrinsic(f"s{opcode}", "i64", *values)
-        if opcode in ("div", "rem"):
-            return code.let(f"call i64 @s{opcode}64(i64 {values[0]}, i64 {values[1]})")
         amount = code.resize(code.get(instruction.operands[1], 32), 32, 64)
         large = code.let(f"icmp ugt i64 {amount}, 31")
         amount = code.call_intrinsic("umin", "i64", amount, 31)
@@ -119,7 +112,7 @@ class OverflowTracking:
             self._check_low_half(instruction, self._flow.low_halves[result], state)
             operands = []
         if is_widening(instruction):
-            narrow = operands[:1] if instruction.opcode == "cvt" else operands[:2]
+            narrow = operands[:2]
             for value in narrow:
                 if value in self._flow.may_wrap:
                     self._check_widening(value, reads_signed(instruction), state)

@@ -17,6 +17,11 @@ from harness.sanitizer.ptx.statement_spans import split_operands
 _TYPE_BITS = re.compile(r"^(?:pred|b|u|s|f|bf)(\d*)(x2)?$")
 
 
+NUMBER_TYPES = frozenset(
+    "pred b8 b16 b32 b64 u8 u16 u32 u64 s8 s16 s32 s64 f16 f32 f64 bf16 f16x2 bf16x2".split()
+)
+
+
 class PtxSyntaxError(Exception):
     """A text that this reader does not understand."""
 
@@ -50,8 +55,35 @@ class PtxParameter:
     size: int
 
 
+class PtxName:
+    """An instruction's name: `add.s32` is the opcode `add` and the modifier `s32`."""
+
+    __slots__ = ()
+    opcode: str
+    modifiers: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return ".".join((self.opcode, *self.modifiers))
+
+    @property
+    def types(self) -> list[str]:
+        return [modifier for modifier in self.modifiers if modifier in NUMBER_TYPES]
+
+    @property
+    def type(self) -> str:
+        """The type that the instruction computes with: its last one."""
+        return self.types[-1]
+
+    def has(self, *modifiers: str) -> bool:
+        return any(modifier in self.modifiers for modifier in modifiers)
+
+    def find(self, *modifiers: str) -> str | None:
+        return next((modifier for modifier in modifiers if modifier in self.modifiers), None)
+
+
 @dataclass(frozen=True, slots=True)
-class PtxStatement:
+class PtxStatement(PtxName):
     """One instruction: `@!%p1 add.s32 %r1, %r2, 3;`."""
 
     opcode: str  # "add"
@@ -60,10 +92,6 @@ class PtxStatement:
     source: SourceLocation
     predicate: str = ""
     is_negated: bool = False
-
-    @property
-    def name(self) -> str:
-        return ".".join((self.opcode, *self.modifiers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +279,7 @@ class BodyReader:
             operands: tuple[str, ...] = (rest,)
         else:
             operands = tuple(self._rename_operand(operand) for operand in split_operands(rest))
-        if opcode in ("bra", "brx"):
+        if opcode == "bra" or opcode == "brx":
             operands = (*operands[:-1], self._rename_label(split_operands(rest)[-1]))
         self._kernel.statements.append(
             PtxStatement(opcode, tuple(modifiers), operands, self._source, predicate, negated)

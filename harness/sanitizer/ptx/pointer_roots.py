@@ -15,11 +15,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.sanitizer.ptx.basic_blocks import split_address, split_statement
-from harness.sanitizer.ptx.flow import POINTER_OPERANDS
 from harness.sanitizer.ptx.module_text import PtxText
+from harness.sanitizer.ptx.operations import find_operation
 from harness.sanitizer.ptx.parser import PtxKernel, PtxStatement, is_number, parse_number
 
-_SUMS = ("add", "and", "or")  # of a pointer and an index, in any order
 LOADED = "it was loaded from memory"
 VARIABLE = "it is a variable of the module"
 TABLE = "it is an entry of an array among the parameters"
@@ -89,11 +88,12 @@ class PointerRootTable:
         found: dict[str, int] = {}
         for statement in self._kernel.statements:
             results, operands = split_statement(statement)
-            if statement.opcode not in ("mov", "add", "cvta") or count[results[0]] > 1:
+            is_sum = statement.opcode == "add"
+            if not (is_sum or find_operation(statement.opcode).copies) or count[results[0]] > 1:
                 continue
             base = operands[0]
             offset = self._offsets.get(base, found.get(base))
-            if statement.opcode == "add":
+            if is_sum:
                 if not is_number(operands[1]):
                     continue
                 offset = None if offset is None else offset + parse_number(operands[1])
@@ -103,15 +103,16 @@ class PointerRootTable:
 
     def _read(self, statement: PtxStatement) -> Iterable[tuple[str, PointerRoots]]:
         results, operands = split_statement(statement)
-        if statement.opcode in ("ld", "ldu"):
+        row = find_operation(statement.opcode)
+        if row.access == "read":
             return self._read_load(statement, results, operands[0])
-        places = POINTER_OPERANDS.get(statement.opcode)
-        if places is None or len(results) != 1 or operands[0].startswith("{"):
+        places = row.pointers
+        if not places or len(results) != 1 or operands[0].startswith("{"):
             return self._leave_unknown(results)
         found = [self.find(operands[place]) for place in places if place < len(operands)]
         if statement.opcode == "mad" and "wide" not in statement.modifiers:
             found = found if statement.modifiers[-1].endswith("64") else []
-        if statement.opcode in _SUMS:
+        if row.adds_index:
             # A loaded number that is added to a parameter's pointer is an index in bytes.
             from_parameters = [roots for roots in found if roots.parameters]
             if from_parameters:

@@ -9,8 +9,6 @@ operation `ptx.symbol`.
 
 from __future__ import annotations
 
-import re
-
 from harness.sanitizer.ir.graph import (
     IRBlock,
     IROperation,
@@ -29,6 +27,7 @@ from harness.sanitizer.ptx.basic_blocks import (
 )
 from harness.sanitizer.ptx.integer_bounds import MOST_THREADS
 from harness.sanitizer.ptx.module_text import PtxText
+from harness.sanitizer.ptx.operations import find_operation
 from harness.sanitizer.ptx.parser import (
     PtxKernel,
     PtxStatement,
@@ -40,13 +39,6 @@ from harness.sanitizer.ptx.parser import (
 
 PREDICATE = ValueType("i1")
 ADDRESS = ValueType("i64")
-_SPECIAL = re.compile(
-    r"^%(?:tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)\.[xyz]$"
-    r"|^%(?:laneid|warpid|nwarpid|smid|nsmid|gridid|clock|clock64|clock_hi|globaltimer|"
-    r"globaltimer_lo|globaltimer_hi|lanemask_\w+|cluster_ctarank|cluster_nctarank|"
-    r"is_explicit_cluster|dynamic_smem_size|total_smem_size|aggr_smem_size|"
-    r"reserved_smem_offset_\w+)$"
-)
 
 
 def read_kernel(module: PtxText, kernel: PtxKernel) -> KernelGraph:
@@ -191,7 +183,7 @@ class _KernelReader:
             return self._emit_constant(parse_number(text), source)
         if text == "WARP_SZ":
             return self._emit_constant(32, source)
-        if _SPECIAL.match(text):
+        if text.startswith("%"):
             return list(self._emit("ptx.special", (), (ADDRESS,), {"register": text}, source))
         symbol, _, offset_text = text.partition("+")
         variable = self._kernel.variables.get(symbol) or self._module.variables.get(symbol)
@@ -222,7 +214,7 @@ class _KernelReader:
         source = block.source
         if not block.targets:
             last = block.statements[-1].opcode if block.statements else ""
-            if last not in ("ret", "exit", "trap"):
+            if not find_operation(last).ends_thread:
                 self._emit("ptx.ret", (), (), {"modifiers": ""}, source)
             return
         if len(block.targets) == 1 or block.targets[0] == block.targets[1]:

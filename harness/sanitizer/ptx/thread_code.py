@@ -49,6 +49,8 @@ class ThreadCode(PtxFunction):
         # What a value without a companion passes on to one that has it, if that is not 0.
         self.companion_defaults: dict[str, Callable[[IRValue, IRValue], str]] = {}
         self.used_bytes: UsedBytes | None = None
+        self.call_arguments: dict[str, IRValue] = {}  # of the next call, by its parameters
+        self.find_string: Callable[[IRValue | None], str] = lambda value: ""
 
     # Values
 

@@ -16,11 +16,11 @@ from harness.sanitizer.ir.flow import map_control_flow_sources
 from harness.sanitizer.ir.graph import IROperation, IRValue, KernelGraph
 from harness.sanitizer.ptx.abi import PtxRegionField, RegionSpace
 from harness.sanitizer.ptx.llvm_code import PtxFunction
+from harness.sanitizer.ptx.operations import find_operation
 from harness.sanitizer.ptx.thread_code import ThreadCode
 from harness.sanitizer.violations.kinds import ViolationKind
 
 _KINDS = {"s8", "u8", "tf32"}  # factors of which each word is a number
-_READERS = frozenset("ptx.ld ptx.ldu ptx.atom ptx.ldmatrix".split())  # the result is what is there
 
 
 class UninitializedWords:
@@ -33,7 +33,7 @@ class UninitializedWords:
 
     def emit(self, operation: IROperation) -> None:
         """Pass the companions of an operation's operands on; matrix operations set their own."""
-        if operation.name in ("ptx.mma", "ptx.ldmatrix"):
+        if find_operation(operation.name).own_companions:
             return
         code = self._code
         for result in operation.results:
@@ -64,7 +64,7 @@ def _find_dependents(graph: KernelGraph) -> set[IRValue]:
     for operation in graph.walk():
         if operation.name == "ptx.ldmatrix":
             waiting += operation.results
-        elif operation.name not in _READERS and (
+        elif not find_operation(operation.name).from_memory and (
             operation.name != "ptx.mma" or _is_followed(operation)
         ):
             for operand in operation.operands:

@@ -7,7 +7,7 @@ own result from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from harness.sanitizer.ir.graph import IRValue
 from harness.sanitizer.ptx.abi import (
@@ -16,9 +16,9 @@ from harness.sanitizer.ptx.abi import (
     FrameField,
     WaitKind,
 )
-from harness.sanitizer.ptx.async_ops import emit_cluster_barrier, emit_mbarrier
+from harness.sanitizer.ptx.async_ops import emit_cluster_barrier
 from harness.sanitizer.ptx.instructions import Instruction
-from harness.sanitizer.ptx.thread_code import PtxSite, ThreadCode
+from harness.sanitizer.ptx.thread_code import ThreadCode
 from harness.sanitizer.violations.kinds import ViolationKind
 
 Living = Sequence[IRValue]
@@ -244,21 +244,3 @@ def emit_spin(code: ThreadCode, instruction: Instruction, living: Living) -> Non
     with code.when(code.is_equal(code.let(f"and i64 {count}, {period - 1}"), 0)):
         site = code.add_wait_site(instruction)
         code.suspend([*living, *instruction.operands], WaitKind.YIELD, site)
-
-
-def emit_trap(code: ThreadCode, instruction: Instruction) -> None:
-    site = code.add_site(PtxSite(instruction.operation.source, "trap", text=instruction.name))
-    code.report(ViolationKind.TRAP, site)
-
-
-WAITING_OPERATIONS: dict[str, Callable[[ThreadCode, Instruction, Living], None]] = {
-    "shfl": emit_shuffle,
-    "vote": emit_vote,
-    "redux": emit_warp_reduction,
-    "match": emit_match,
-    "activemask": emit_active_mask,
-    "elect": emit_elect,
-    "bar": emit_barrier,
-    "barrier": emit_barrier,
-    "mbarrier": emit_mbarrier,
-}

@@ -30,7 +30,11 @@ from harness.sanitizer.ir.graph import (
     map_operations,
     walk_operations,
 )
-from harness.sanitizer.ir.operations import SPREADING_OPERATIONS, SUM_OPERATIONS
+from harness.sanitizer.ir.operations import (
+    RESIZING_OPERATIONS,
+    SPREADING_OPERATIONS,
+    SUM_OPERATIONS,
+)
 from harness.sanitizer.triton import frontend, mlir_parser
 from harness.sanitizer.triton.frontend import BoundCall, CallBinder, RuntimeArgument
 from harness.sanitizer.triton.symbolic_int import SymbolicInt
@@ -40,11 +44,10 @@ _SYMBOLIC = "symbolic"  # in the place of a constant, in the key of all speciali
 _CONSTANT_PATTERN = re.compile(r"v\[\d+\]")
 _CONCRETE_PATTERN = re.compile(rf"{_CONSTANT_PATTERN.pattern} == \d+")
 _FOLDABLE_WITH = {
-    "arith.addi": SUM_OPERATIONS,
-    "arith.subi": SUM_OPERATIONS,
+    **dict.fromkeys(SUM_OPERATIONS, SUM_OPERATIONS),
     "arith.muli": frozenset(("arith.muli",)),
 }
-_VALUE_PRESERVING = SPREADING_OPERATIONS | {"arith.extsi", "arith.extui", "arith.trunci"}
+_VALUE_PRESERVING = SPREADING_OPERATIONS | RESIZING_OPERATIONS
 _SMALLEST_SYMBOLIC = 2  # the front end treats 0 and 1 apart
 
 

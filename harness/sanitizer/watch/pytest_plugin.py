@@ -1,7 +1,7 @@
 """A pytest plugin: each test runs with its kernels under check, and a report fails it.
 
-`pytest -p unfix_check --unfix-check=bounds,overflow,races,uninitialized`. On a machine without a
-GPU torch gets the virtual one before any test is imported, so `device="cuda"` and the usual
+`pytest_options` has its options, and registers it. On a machine without a GPU torch gets the
+virtual one before any test is imported, so `device="cuda"` and the usual
 `skipif(not torch.cuda.is_available())` need no change; kernels are compiled for this CPU. A test
 has a session of its own, from its setup to its teardown; module fixtures belong to the test that
 sets them up. Everything goes through pytest's own reports: xdist, `-k`, `--lf` work as ever.
@@ -16,68 +16,20 @@ import time
 from collections import Counter
 from collections.abc import Generator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.core import device
-from harness.core.missing_package import describe_missing_package
 from harness.sanitizer.device.cards import CARD_VARIABLE
 from harness.sanitizer.device.record import RECORD, describe_stand_ins
 from harness.sanitizer.device.refusals import UnansweredName, iterate_causes
 from harness.sanitizer.watch.report_files import CHECKS_VARIABLE
 from harness.sanitizer.watch.suite_checks import SuiteChecks, TestChecks
 
-__all__ = ["pytest_addoption", "pytest_load_initial_conftests"]
-
 _DEFAULT_MAX_REPORTS = 16
 _WORKER_VARIABLE = "PYTEST_XDIST_WORKER"  # xdist sets it in its workers
 _NOTHING_CHECKED = 3  # the exit code where no launch was checked, as of `unfix exec --check`
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("unfix", "kernels under check")
-    group.addoption(
-        "--unfix-check",
-        metavar="WORDS",
-        help="the checks: bounds, overflow, races, uninitialized (default: all)",
-    )
-    group.addoption(
-        "--unfix-device",
-        choices=("cpu", "cuda", device.VIRTUAL),
-        help="where kernels run: on this machine's GPU, or compiled for its CPU behind a virtual "
-        "GPU or none (default: cuda where there is one, else virtual)",
-    )
-    group.addoption("--unfix-card", metavar="NAME", help="the virtual card: H100, H200, B200")
-    group.addoption(
-        "--unfix-exact",
-        action="store_true",
-        help="refuse approximate instructions, whose bits depend on the GPU",
-    )
-    group.addoption(
-        "--unfix-max-reports",
-        type=int,
-        default=_DEFAULT_MAX_REPORTS,
-        metavar="N",
-        help=f"reports of one test, which then ends ({_DEFAULT_MAX_REPORTS})",
-    )
-    group.addoption(
-        "--unfix-all-configurations",
-        action="store_true",
-        help="run every autotune configuration, not the first alone",
-    )
-    group.addoption("--unfix-record", type=Path, metavar="FILE", help="all of it as JSON")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Install the device before a conftest can ask for one."""
-    try:
-        plugin = CheckPlugin(early_config)
-    except ModuleNotFoundError as error:
-        raise pytest.UsageError(f"unfix: {describe_missing_package(error)}") from error
-    early_config.pluginmanager.register(plugin, "unfix-check")
 
 
 def _choose_device(requested: str | None) -> str:
@@ -95,8 +47,8 @@ class CheckPlugin:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config, options = config, config.known_args_namespace
-        self._device = _choose_device(options.unfix_device)
-        if card := options.unfix_card:
+        self._device = _choose_device(options.sanitize_device)
+        if card := options.sanitize_card:
             os.environ[CARD_VARIABLE] = card
         self._suite = SuiteChecks()
         self._checks, self._options = self._read_options()
@@ -118,17 +70,19 @@ class CheckPlugin:
         from harness.sanitizer.violations.kinds import CHECK_NAMES
 
         options = self._config.known_args_namespace
-        words = options.unfix_check or os.environ.get(CHECKS_VARIABLE, "")
-        checks = tuple(word for word in words.split(",") if word not in ("", "stop")) or CHECK_NAMES
+        words = (options.sanitize or os.environ.get(CHECKS_VARIABLE, "")).split(",")
+        if "all" in words:
+            words = list(CHECK_NAMES)
+        checks = tuple(word for word in words if word not in ("", "stop")) or CHECK_NAMES
         try:
             return checks, CheckOptions(
-                Arithmetic.EXACT if options.unfix_exact else Arithmetic.CLOSE,
+                Arithmetic.EXACT if options.sanitize_exact else Arithmetic.CLOSE,
                 checks,
-                options.unfix_max_reports,
-                options.unfix_all_configurations,
+                options.sanitize_max_reports or _DEFAULT_MAX_REPORTS,
+                options.sanitize_all_configurations,
             )
         except ValueError as error:
-            raise pytest.UsageError(f"--unfix-check: {error}") from None
+            raise pytest.UsageError(f"--sanitize: {error}") from None
 
     def _prepare_process(self) -> None:
         """Install the virtual GPU, and run what is launched outside of tests."""
@@ -294,7 +248,7 @@ class CheckPlugin:
             return
         if session.exitstatus == pytest.ExitCode.OK and not self._suite.checked_launches:
             session.exitstatus = _NOTHING_CHECKED
-        if file := self._config.getoption("--unfix-record"):
+        if file := self._config.getoption("--sanitize-record"):
             text = json.dumps(
                 {"device": self._device, "checks": self._checks, "tests": self._suite.to_data()},
                 indent=1,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.child_process import PipedProcess, ProcessHandle, end_process_group
-from harness.core.pipes import wait_for_any
+from harness.core.pipes import Waitable, wait_for_any
 
 
 class ReplyTimeout(Exception):
@@ -40,7 +40,7 @@ class JsonProcess(PipedProcess):
         """Receive the next message; once the watched process ends, wait only `grace_seconds`."""
         ends = time.monotonic() + seconds
         while not self._received_lines:
-            sources = [self.pipe] if watched is None else [self.pipe, watched]
+            sources: list[Waitable] = [self.pipe] if watched is None else [self.pipe, watched]
             ready = wait_for_any(sources, ends - time.monotonic())
             if watched in ready:
                 watched, ends = None, min(ends, time.monotonic() + grace_seconds)

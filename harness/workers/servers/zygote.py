@@ -31,7 +31,7 @@ from harness.core.pipes import PipeEnd, wait_for_any
 from harness.patching import bootstrap, import_origins, live_engine
 from harness.sanitizer.watch import virtual_process
 from harness.workers import command_supervisor
-from harness.workers.command_supervisor import POLL_SECONDS, CommandExit, CommandOutcome
+from harness.workers.command_supervisor import POLL_SECONDS, CommandExit
 from harness.workers.servers import adaptations
 
 # Modules that each server otherwise imports late: half of a scheduler's start.
@@ -150,7 +150,7 @@ def _run_server(request: ServerRequest, zygote_pid: int) -> CommandExit:
     server = child_process.fork_process(partial(_run_in_server_process, request, os.getpid()))
     while not command_supervisor.wait_while_wanted(server, POLL_SECONDS, zygote_pid):
         pass
-    return CommandExit(CommandOutcome.ENDED, server.reap())
+    return command_supervisor.describe_end(server.reap())
 
 
 def _run_in_server_process(request: ServerRequest, supervisor_pid: int) -> NoReturn:

@@ -13,7 +13,7 @@ RECORDED = paths.project_folder() / "bench" / "recorded" / "arithmetic-h200.json
 
 
 def load_script() -> Any:
-    place = paths.project_folder() / "bench" / "arithmetic.py"
+    place = paths.project_folder() / "bench" / "cases" / "arithmetic.py"
     spec = importlib.util.spec_from_file_location("arithmetic_bench", place)
     assert spec is not None
     assert spec.loader is not None

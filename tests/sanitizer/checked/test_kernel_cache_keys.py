@@ -25,8 +25,8 @@ from harness import checking
 from harness.core import code_digest
 from harness.runs.audit import analysis_worker, release_kernels
 from harness.runs.audit.release_kernels import ReleaseKernels
-from harness.sanitizer.cpu import program_cache
 from harness.sanitizer.gpu import InstrumentationRequest, compiler_hooks
+from harness.sanitizer.llvm import stored_code
 from harness.sanitizer.triton import adapter, frontend
 
 PACKAGES = ("triton", "llvmlite", "torch", "numpy", "transformers", "tokenizers")
@@ -44,8 +44,8 @@ def make_graph_key() -> str:
 
 
 def make_program_key() -> str:
-    program_cache._hash_host.cache_clear()
-    return program_cache._hash_host()
+    stored_code.hash_host.cache_clear()
+    return stored_code.hash_host()
 
 
 def make_release_key() -> str:
@@ -90,7 +90,7 @@ CASES = (
 def changed_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChangedCode]:
     yield ChangedCode(monkeypatch)
     code_digest.digest_code.cache_clear()
-    program_cache._hash_host.cache_clear()
+    stored_code.hash_host.cache_clear()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -10,6 +10,7 @@ import torch
 
 from harness import checking
 from harness.sanitizer.cpu import program_cache
+from harness.sanitizer.llvm.stored_code import CodeStore
 
 
 def launch_kernel() -> None:
@@ -28,14 +29,14 @@ def launch_kernel() -> None:
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Record the programs loaded from here on, with none loaded so far."""
     loaded: list[bytes] = []
-    function = program_cache._load_launch_function
+    load_function = CodeStore.load_function
 
-    def record_load(code: bytes) -> Any:
+    def record_load(store: CodeStore[Any], code: bytes) -> int:
         loaded.append(code)
-        return function(code)
+        return load_function(store, code)
 
     monkeypatch.setattr(program_cache, "_loaded_programs", {})
-    monkeypatch.setattr(program_cache, "_load_launch_function", record_load)
+    monkeypatch.setattr(CodeStore, "load_function", record_load)
     return loaded
 
 

@@ -37,6 +37,7 @@ from harness.sanitizer.gpu.shadow_memory import RaceShadowMemory
 from harness.sanitizer.gpu.storage_registry import STORAGE_REGISTRY
 from harness.sanitizer.ir import flow
 from harness.sanitizer.ir.graph import ValueType
+from harness.sanitizer.llvm import stored_code
 from harness.sanitizer.triton import graph_loader, specialization
 from harness.sanitizer.violations.kinds import OVERFLOW_MASK
 
@@ -83,7 +84,7 @@ def run_on_cpu() -> Any:
     program_cache.get_jit()  # from the disk, as no program may be
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ReportEmitter, "emit_report", store_report)
-        patch.setattr(program_cache, "get_or_compute", lambda folder, key, compute: compute())
+        patch.setattr(stored_code, "get_or_compute", lambda folder, key, compute: compute())
         patch.setattr(region_tables.ShadowMemory, "allocate_shadow", lambda *args: 0)
         yield
 

@@ -167,7 +167,7 @@ def test_a_formula_gets_the_function_or_the_module_that_it_names(
         return (getattr(launch, attribute) if attribute else launch)(row), row
 
     [one] = formulas.formulas
-    ours, theirs = one.compute(Draw(one.name))
+    ours, theirs = one.run(Draw(one.name))
     assert torch.equal(ours, theirs)
 
 
@@ -176,7 +176,7 @@ def test_variants_of_a_formula_have_names_and_arguments_of_their_own() -> None:
     formulas.add_variants(
         lambda draw, count: (draw.floats(count),) * 2, few={"count": 2}, more={"count": 6}
     )
-    lengths = {one.name: len(one.compute(Draw("x"))[0]) for one in formulas.formulas}
+    lengths = {one.name: len(one.run(Draw("x"))[0]) for one in formulas.formulas}
     assert lengths == {"few": 2, "more": 6}
 
 

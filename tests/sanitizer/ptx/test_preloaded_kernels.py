@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from ptx_kernels import FOLDER, launch_text, pack_parameters
 
-from harness.sanitizer.ptx import compiled_kernels, executor
+from harness.sanitizer.llvm import stored_code
+from harness.sanitizer.ptx import executor
 
 TEXT = (FOLDER / "waits.ptx").read_text()
 
@@ -86,7 +87,7 @@ def test_a_kernel_that_is_not_on_disk_is_left_to_the_forks(
     needed = send_kernels()
     executor._modules.clear()
     reads.clear()
-    monkeypatch.setattr(compiled_kernels, "is_cached", lambda category, key: False)
+    monkeypatch.setattr(stored_code, "is_cached", lambda category, key: False)
     executor.preload_programs(needed)
     assert not reads
     assert not executor.list_loaded_programs()

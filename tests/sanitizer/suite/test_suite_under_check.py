@@ -67,7 +67,7 @@ Whole = tuple[int, str, dict[str, Any]]
 def whole(suite_runner: PreloadedPytest, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """The exit code, the output and the record of the whole suite."""
     record = tmp_path_factory.mktemp("record") / "record.json"
-    done = suite_runner.run(f"--unfix-record={record}")
+    done = suite_runner.run(f"--sanitize-record={record}")
     return done.returncode, done.stdout, json.loads(record.read_text())
 
 
@@ -129,18 +129,18 @@ def test_the_end_says_what_was_checked_and_how(whole: Whole) -> None:
 
 
 def test_checks_are_chosen_by_words(suite_runner: PreloadedPytest) -> None:
-    done = suite_runner.run("--unfix-check=races,overflow", "-k", "test_that_overruns or passes")
+    done = suite_runner.run("--sanitize=races,overflow", "-k", "test_that_overruns or passes")
     assert "(overflow, races): no reports" in done.stdout.replace(
         "races, overflow", "overflow, races"
     )
-    done = suite_runner.run("--unfix-check=leaks")
+    done = suite_runner.run("--sanitize=leaks")
     assert done.returncode == 4
-    assert "--unfix-check: the checks are bounds, overflow, races, uninitialized" in done.stderr
+    assert "--sanitize: the checks are bounds, overflow, races, uninitialized" in done.stderr
 
 
 def test_bits_and_all_configurations_are_options(suite_runner: PreloadedPytest) -> None:
     chosen = ("-k", "tuned or approximation")
-    done = suite_runner.run("--unfix-exact", "--unfix-all-configurations", *chosen)
+    done = suite_runner.run("--sanitize-exact", "--sanitize-all-configurations", *chosen)
     assert "ex2.approx.f32, whose bits depend on the GPU" in done.stdout
     assert "checked 3 launches" in done.stdout
     assert "only the first" not in done.stdout

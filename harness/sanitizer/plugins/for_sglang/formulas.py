@@ -83,9 +83,12 @@ def rotate_heads(
     return torch.cat([turned, rest.to(turned.dtype)], -1) if rest.numel() else turned
 
 
-def find_angles(cos_sin: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def find_angles(
+    cos_sin: torch.Tensor, positions: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the cosines and the sines of each token, for heads of [tokens, heads, size]."""
-    return cos_sin[positions.long()].unsqueeze(1).chunk(2, dim=-1)
+    cosines, sines = cos_sin[positions.long()].unsqueeze(1).chunk(2, dim=-1)
+    return cosines, sines
 
 
 def store_rows(rows: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> None:

@@ -1,1 +1,0 @@
-"""A small package to be mutated, under the only name that `unfix` patches."""

@@ -1,0 +1,78 @@
+"""`python -m pytest --sanitize=bounds,races`: the options, and what they begin.
+
+pytest imports this module in every run of a Python that has unfix installed (entry point
+`pytest11`), so nothing is imported here but pytest itself. Under `unfix exec --check` it comes with
+the module of `-p unfix_check` (`harness/startup`), which requests the checks without an option.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+_REQUESTING_PLUGIN = "unfix_check"
+_OPTION, _PREFIX = "sanitize", "sanitize_"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("unfix", "kernels under check")
+    group.addoption(
+        "--sanitize",
+        metavar="CHECKS",
+        help="run each test with its Triton kernels under these checks: bounds, overflow, races, "
+        "uninitialized, or all; a report fails the test",
+    )
+    group.addoption(
+        "--sanitize-device",
+        choices=("cpu", "cuda", "virtual"),
+        help="where kernels run: on this machine's GPU, or compiled for its CPU behind a virtual "
+        "GPU or none (default: cuda where there is one, else virtual)",
+    )
+    group.addoption("--sanitize-card", metavar="NAME", help="the virtual card: H100, H200, B200")
+    group.addoption(
+        "--sanitize-exact",
+        action="store_true",
+        help="refuse approximate instructions, whose bits depend on the GPU",
+    )
+    group.addoption(
+        "--sanitize-max-reports",
+        type=int,
+        metavar="N",
+        help="reports of one test, which then ends (16)",
+    )
+    group.addoption(
+        "--sanitize-all-configurations",
+        action="store_true",
+        help="run every autotune configuration, not the first alone",
+    )
+    group.addoption("--sanitize-record", type=Path, metavar="FILE", help="all of it as JSON")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Install the device before a conftest can ask for one."""
+    options = vars(early_config.known_args_namespace)
+    is_requested = early_config.pluginmanager.hasplugin(_REQUESTING_PLUGIN)
+    if options[_OPTION] is None and not is_requested:
+        alone = [name for name, value in options.items() if name.startswith(_PREFIX) and value]
+        if alone:
+            raise pytest.UsageError(f"--{alone[0].replace('_', '-')} needs --sanitize=CHECKS")
+        return
+    from harness.core import paths
+    from harness.core.errors import UnfixError
+    from harness.core.missing_package import describe_missing_package
+
+    if not is_requested and not paths.is_checkout():
+        # Compiled kernels go to the user's cache, not into the folder of the project under test.
+        os.environ.setdefault("UNFIX_HOME", str(paths.user_cache_folder()))
+    try:
+        from harness.sanitizer.watch.pytest_plugin import CheckPlugin
+
+        plugin = CheckPlugin(early_config)
+    except ModuleNotFoundError as error:
+        raise pytest.UsageError(f"unfix: {describe_missing_package(error)}") from error
+    except UnfixError as error:
+        raise pytest.UsageError(f"unfix: {error}") from error
+    early_config.pluginmanager.register(plugin, "unfix-check")
