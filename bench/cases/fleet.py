@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from bench.measuring import Result
+from harness.cli.run_lookup import merge_store
 from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import shards
 from harness.runs.matrix.cell_attempt import CellTask, get_timestamp
@@ -206,7 +207,7 @@ def measure_fleet(count: int, workers: int, shards: int, folder: Path) -> dict[s
     parts = []
     for number in range(1, shards + 1):
         file = folder / f"{number}.sqlite"
-        here.merge(file)
+        merge_store(here, file)
         run = MatrixTable(here).find(f"matrix-{plan.digest}-{number}")
         assert run is not None
         parts.append(ShardPart(run, str(file)))
