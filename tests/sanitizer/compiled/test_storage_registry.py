@@ -24,10 +24,9 @@ def test_what_is_freed_is_forgotten_when_something_else_lies_there() -> None:
     del whole
     assert memory.find_starting_at(row[0]) is None
     parts = torch.zeros(8, dtype=torch.int32)
-    memory._storages[parts.data_ptr() - 8] = replace(
-        *memory._storages.values(), start=parts.data_ptr() - 8
-    )
-    memory._starts = [parts.data_ptr() - 8]
+    start = parts.data_ptr() - 8
+    memory._storages[start] = replace(*memory._storages.values(), start=start, end=start + 256)
+    memory._starts = [start]
     memory.register(parts)
     assert [list(row) for row in memory.to_table().tolist()[1:3]] == [
         [parts.data_ptr(), parts.data_ptr() + 32],
