@@ -20,7 +20,7 @@ LARGEST_EXPONENT = 127  # of a scale that is stored as its exponent, which this 
 
 def widen(values: torch.Tensor) -> torch.Tensor:
     """Return values in float32, or in float64 if they are."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
+    return values if values.dtype == torch.float64 else values.float()
 
 
 # Rows
