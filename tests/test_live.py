@@ -86,7 +86,7 @@ def assert_unchanged(before: dict[str, Any]) -> None:
     assert {key: after.get(key) for key in before} == before
 
 
-@pytest.mark.parametrize(("name", "call", "fixed", "buggy"), CASES, ids=lambda v: str(v)[:24])
+@pytest.mark.parametrize(("name", "call", "fixed", "buggy"), CASES, ids=[case[0] for case in CASES])
 def test_each_form_changes_and_is_restored(
     name: str, call: Callable[[], Any], fixed: Any, buggy: Any
 ) -> None:
