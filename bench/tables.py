@@ -22,6 +22,7 @@ from harness.core import paths
 from harness.runs.eval import power_analysis
 from harness.runs.kernels.values import KernelInventory, KernelKind
 from harness.runs.mutate import operators
+from harness.sanitizer.violations import targets
 from harness.store.eval.values import ComparisonVerdict
 from harness.store.record_files import read_record_text
 from harness.store.zoo.values import ClaimVerdict, ZooRun
@@ -208,11 +209,17 @@ def make_false_proofs() -> str:
     return make_table("its outcome comes from | tries | proven", rows)
 
 
+def make_target_table() -> str:
+    heads = ("found", *(target.value for target in targets.Target))
+    return make_table(" | ".join(heads), targets.list_rows())
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "figures": make_figures,
     "findings": make_finding_index,
     "operators": make_operator_table,
     "power": power_analysis.format_power_table,
+    "targets": make_target_table,
     "same-odds": make_same_odds,
     "covering": make_covering,
     "zoo-runs": make_zoo_runs,

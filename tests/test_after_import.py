@@ -22,22 +22,18 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "imported_later"
 
 
-def test_the_function_sees_the_executed_module(module: str) -> None:
-    found: list[int] = []
-    after_import.call_after_import({module: lambda imported: found.append(imported.value)})
-    assert found == []
-    importlib.import_module(module)
-    importlib.import_module(module)
-    assert found == [1]
-
-
-def test_a_search_for_the_module_is_no_import_of_it(module: str) -> None:
-    found: list[ModuleType] = []
-    after_import.call_after_import({module: found.append})
+def test_each_function_sees_the_executed_module_once(module: str) -> None:
+    """A search for the module is no import of it."""
+    found: list[str] = []
+    for name in ("first", "second"):
+        after_import.call_after_import(
+            {module: lambda imported, name=name: found.append(f"{name} {imported.value}")}
+        )
     assert importlib.util.find_spec(module) is not None
     assert found == []
     importlib.import_module(module)
-    assert [one.__name__ for one in found] == [module]
+    importlib.import_module(module)
+    assert sorted(found) == ["first 1", "second 1"]
 
 
 def test_a_module_that_is_there_is_passed_at_once(module: str) -> None:
@@ -45,11 +41,3 @@ def test_a_module_that_is_there_is_passed_at_once(module: str) -> None:
     found: list[ModuleType] = []
     after_import.call_after_import({module: found.append})
     assert found == [imported]
-
-
-def test_two_functions_for_one_module_are_both_called(module: str) -> None:
-    found: list[str] = []
-    after_import.call_after_import({module: lambda _: found.append("first")})
-    after_import.call_after_import({module: lambda _: found.append("second")})
-    importlib.import_module(module)
-    assert sorted(found) == ["first", "second"]

@@ -114,6 +114,19 @@ def test_messages_name_valid_calls(
     assert text in sentence
 
 
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [("lifecycle nope", "'nope'"), ("prove nope", "'nope'"), ("prove --shard 3/2", "no shard")],
+)
+def test_a_wrong_word_is_refused_before_a_release_is_installed(
+    words: str, problem: str, capsys: Output, monkeypatch: Patch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
+    assert main(words.split()) == 2
+    assert problem in capsys.readouterr().err
+    assert not (tmp_path / ".releases").exists()
+
+
 def find_parser(words: tuple[str, ...]) -> argparse.ArgumentParser:
     """Return the parser of a command."""
     parser: argparse.ArgumentParser = build_parser(words[0])

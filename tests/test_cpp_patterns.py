@@ -52,22 +52,23 @@ def test_a_pattern_matches_by_tokens(pattern: str, bindings: dict[str, str]) -> 
     assert {name: found[name] for name in bindings} == bindings
 
 
-def test_a_metavariable_binds_as_little_as_it_can() -> None:
-    assert find_matches("$A * heads", "f(x + y * heads);") == [("y * heads", {"A": "y"})]
-
-
-def test_a_metavariable_keeps_brackets_whole_and_stops_at_a_comma() -> None:
-    assert find_matches("f($A)", "f((a, b));") == [("f((a, b))", {"A": "(a, b)"})]
-    assert find_matches("f($A)", "f(a, b);") == []
-    assert find_matches("g($A, $A)", "g(x[0], x[1]); g(x[0], x[ 0 ]);")[0][0] == "g(x[0], x[ 0 ])"
-
-
-def test_a_word_is_matched_whole() -> None:
-    assert find_matches("row = 1;", "narrow = 1;") == []
-
-
-def test_comments_and_strings_hold_no_code() -> None:
-    assert find_matches("x + 1", '// x + 1\n/* x + 1 */ "x + 1"; R"(x + 1)";') == []
+@pytest.mark.parametrize(
+    ("pattern", "code", "matches"),
+    [
+        # A metavariable binds as little as it can, keeps brackets whole and stops at a comma.
+        ("$A * heads", "f(x + y * heads);", [("y * heads", {"A": "y"})]),
+        ("f($A)", "f((a, b));", [("f((a, b))", {"A": "(a, b)"})]),
+        ("f($A)", "f(a, b);", []),
+        ("g($A, $A)", "g(x[0], x[1]); g(x[0], x[ 0 ]);", [("g(x[0], x[ 0 ])", {"A": "x[0]"})]),
+        # A word is matched whole, and comments and strings hold no code.
+        ("row = 1;", "narrow = 1;", []),
+        ("x + 1", '// x + 1\n/* x + 1 */ "x + 1"; R"(x + 1)";', []),
+    ],
+)
+def test_what_a_pattern_matches_and_binds(
+    pattern: str, code: str, matches: list[tuple[str, dict[str, str]]]
+) -> None:
+    assert find_matches(pattern, code) == matches
 
 
 def test_an_empty_list_takes_its_comma_along() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,10 @@ def test_the_good_file_is_good(file: Path) -> None:
         ("title: Something is off by one", "title: 2020-99-99", 2, "month must be in"),
         ("title: Something is off by one", "title: &t [*t]", 2, "Expected `str`, got `array`"),
         ("family:", "upstream: ['1']\nfamily:", 3, r"upstream\[0\]: Expected `int`, got `str`"),
+        ("family:", f"upstream: [{10**38}]\nfamily:", 3, r"upstream\[0\]: "),
+        ("family:", "upstream: [0]\nfamily:", 3, r"upstream\[0\]: "),
+        ("Something is off by one", r'"\e[31mred"', 2, r"title: the hidden character '\\x1b'"),
+        ("family:", r'why: "a \u202e b"' + "\nfamily:", 3, "why: the hidden character"),
         ("title: Something is off by one", "title:", 2, "Expected `str`, got `null`"),
         ("title: Something is off by one", "title: ' '", 2, "title: empty"),
         ("'a + $B'", "''", 10, r"variants\[0\].edits\[0\].fixed: empty"),
@@ -129,6 +134,12 @@ def test_a_bad_file_is_refused(file: Path, old: str, new: str, line: int, proble
     with pytest.raises(YamlFileError, match=problem):
         read_toggle(file)
     assert read_refused(file).line == line
+
+
+def test_a_pipe_in_a_folder_of_toggles_is_refused_and_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.yaml")
+    with pytest.raises(UnfixError, match=r"x\.yaml is no file"):
+        toggle_catalogue.find_toggle_files([tmp_path])
 
 
 @pytest.mark.parametrize(

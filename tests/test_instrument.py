@@ -84,30 +84,6 @@ def test_a_kernel_is_left_as_it_is() -> None:
     assert (scope["kernel"](1), hits) == (2, [])
 
 
-def test_a_constant_counts_the_statements_that_read_it() -> None:
-    text = """
-        LIMIT = 5
-        COMPREHENDED = [LIMIT2 for LIMIT2 in range(3)]
-
-        def reads():
-            return LIMIT
-
-        def own(LIMIT):
-            return LIMIT
-
-        def assigns():
-            LIMIT = 1
-            return LIMIT
-    """
-    compiled, scope, hits = compile_site(text, "LIMIT = 5")
-    scope["own"](1)
-    scope["assigns"]()
-    assert hits == []
-    scope["reads"]()
-    assert hits == [7]
-    assert compiled.kinds == {7: "runs"}
-
-
 def test_what_nobody_reads_counts_its_definition() -> None:
     compiled, _, hits = compile_site("class C:\n    'doc'\n    width: int = 8\n", "width")
     assert (compiled.kinds, hits) == ({7: "definitions"}, [7])

@@ -36,37 +36,34 @@ def find_problem(
     return only.problem
 
 
-def test_text_that_stands_once_applies_whatever_its_indentation(tmp_path: Path) -> None:
-    assert find_problem(tmp_path, CODE, make_edit("if a:\n        second()", "second()")) == ""
+SECOND = make_edit("if a:\n        second()", "second()")
+TO_THIRD = make_edit("second()", "third()")
+OCCURS = "sglang.some.K.f: its text occurs {} times: {}"
 
 
 @pytest.mark.parametrize(
-    ("code", "times"),
+    ("code", "edits", "target", "problem"),
     [
-        (CODE.replace("second()", "second(b)"), 0),
-        (CODE + "        if a:\n            second()\n", 2),
-        (CODE.replace("if a:\n", "if a:\n\n"), 0),
+        # Text that stands once applies, whatever its indentation; other text is broken.
+        (CODE, [SECOND], "sglang.some.K.f", ""),
+        (CODE.replace("second()", "second(b)"), [SECOND], "sglang.some.K.f",
+         OCCURS.format(0, "if a:")),
+        (CODE + "        if a:\n            second()\n", [SECOND], "sglang.some.K.f",
+         OCCURS.format(2, "if a:")),
+        (CODE.replace("if a:\n", "if a:\n\n"), [SECOND], "sglang.some.K.f",
+         OCCURS.format(0, "if a:")),
+        # A later edit sees what an earlier one wrote, and not what it took.
+        (CODE, [TO_THIRD, make_edit("third()", "fourth()")], "sglang.some.K.f", ""),
+        (CODE, [TO_THIRD, make_edit("second()", "fourth()")], "sglang.some.K.f",
+         OCCURS.format(0, "second()")),
+        *((CODE, [make_edit("first()", "pass")], gone, f"{gone} does not exist")
+          for gone in ("sglang.some.K.g", "sglang.none.K.f")),
     ],
-)
-def test_text_that_does_not_stand_once_is_broken(tmp_path: Path, code: str, times: int) -> None:
-    found = find_problem(tmp_path, code, make_edit("if a:\n    second()", "second()"))
-    assert found == f"sglang.some.K.f: its text occurs {times} times: if a:"
-
-
-def test_a_later_edit_sees_what_an_earlier_one_wrote(tmp_path: Path) -> None:
-    edits = make_edit("second()", "third()"), make_edit("third()", "fourth()")
-    assert find_problem(tmp_path, CODE, *edits) == ""
-
-
-def test_a_later_edit_does_not_find_what_an_earlier_one_took(tmp_path: Path) -> None:
-    edits = make_edit("second()", "third()"), make_edit("second()", "fourth()")
-    assert "its text occurs 0 times" in find_problem(tmp_path, CODE, *edits)
-
-
-@pytest.mark.parametrize("target", ["sglang.some.K.g", "sglang.none.K.f"])
-def test_a_target_that_is_gone_is_broken(tmp_path: Path, target: str) -> None:
-    found = find_problem(tmp_path, CODE, make_edit("first()", "pass"), target=target)
-    assert found == f"{target} does not exist"
+)  # fmt: skip
+def test_a_revert_applies_by_upstreams_rule(
+    tmp_path: Path, code: str, edits: list[dict[str, str]], target: str, problem: str
+) -> None:
+    assert find_problem(tmp_path, code, *edits, target=target) == problem
 
 
 def test_a_release_without_a_registry_has_no_reverts(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def write_outputs(
     html = arguments.html or default
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     facts = facts or PageFacts.make("", False, now, get_recorded_command())
-    save_text(html, facts.embed_in(page()))
+    save_text(html, facts.add_to_page(page()))
     if not arguments.html:
         from reports import index
 

@@ -26,7 +26,7 @@ class PageFacts:
     def make(cls, verdict: str, is_red: bool, started: str, words: Sequence[str]) -> PageFacts:
         return cls(verdict, is_red, started, shlex.join(words))
 
-    def embed_in(self, page: str) -> str:
+    def add_to_page(self, page: str) -> str:
         """Return a page with these facts in its head."""
         text = json.dumps(asdict(self))
         return page.replace(

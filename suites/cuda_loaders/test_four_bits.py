@@ -16,8 +16,8 @@ from fixtures.loader_tensors import (
     make_empty,
     make_int32,
     make_int64,
-    norm_rows,
 )
+from harness.sanitizer.plugins.for_sglang.formulas import normalize_rows
 
 _CARD = "B200"
 _FP8 = torch.float8_e4m3fn
@@ -83,7 +83,7 @@ def test_norm_to_four_bits() -> None:
         "ops.layernorm.muse_spark_rmsnorm_nvfp4_quant", "fused_norm_fp4_quant_static"
     )
     values, scales = quantize(rows, weight, 1e-6, torch.ones(1, device="cuda"))
-    _compare_rows(widen_values(values, scales), norm_rows(rows, weight))
+    _compare_rows(widen_values(values, scales), normalize_rows(rows, weight))
 
 
 def _compare_rows(found: torch.Tensor, rows: torch.Tensor) -> None:

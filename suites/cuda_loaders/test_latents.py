@@ -16,9 +16,8 @@ from fixtures.loader_tensors import (
     make_int32,
     make_int64,
     make_zeros,
-    norm_rows,
-    rotate_pairs,
 )
+from harness.sanitizer.plugins.for_sglang.formulas import normalize_rows, rotate_heads
 
 _DSV4 = "ops.attention.dsv4"
 
@@ -33,8 +32,11 @@ def test_join_normed_text_and_image() -> None:
     module.flux2_qkv_epilogue(*joint, *image, *text, *weights, table, 1e-6, 1e-6)
     cos, sin = table.cpu()[:, None].chunk(2, -1)
     for place in (0, 1):
-        rows = norm_rows(text[place], weights[2 + place]), norm_rows(image[place], weights[place])
-        compare_tensors(joint[place], rotate_pairs(torch.cat(rows).cpu(), cos, sin), 2e-2)
+        rows = (
+            normalize_rows(text[place], weights[2 + place]),
+            normalize_rows(image[place], weights[place]),
+        )
+        compare_tensors(joint[place], rotate_heads(torch.cat(rows).cpu(), cos, sin, False), 2e-2)
     compare_tensors(joint[2], torch.cat([text[2], image[2]]))
 
 
@@ -98,7 +100,7 @@ def test_norm_and_store_compressed_rows() -> None:
     scales = cache.cpu()[:, 64 * 128 :].contiguous().view(torch.float32)
     lengths = torch.stack([_read_length(cache, scales, 0, 3), _read_length(cache, scales, 1, 6)])
     compare_tensors(
-        lengths, norm_rows(rows.cpu()).square().sum(-1), 2.0
+        lengths, normalize_rows(rows.cpu()).square().sum(-1), 2.0
     )  # rotations leave the length
 
 
@@ -118,7 +120,7 @@ def test_pool_pairs_of_rows() -> None:
     found = pool(rows, states, weight, *places, *rest, page_size=64, ring_size=4)
     shares = torch.stack([old[512:], new[512:]]).softmax(0)
     pooled = (shares * torch.stack([old[:512], new[:512]])).sum(0).bfloat16()
-    compare_tensors(found[0], norm_rows(pooled, weight.cpu()), 2e-2)
+    compare_tensors(found[0], normalize_rows(pooled, weight.cpu()), 2e-2)
     compare_tensors(states[6], rows[1])  # an even position waits for its partner
 
 
@@ -134,12 +136,12 @@ def test_convolve_and_norm_a_step() -> None:
     sizes = 1e-6, make_int64([5, 3]), *pools, 0, 256, 384, 256, 128
     queries, keys, values, _ = decode(rows, *caches, *states, *taps, *norms, *sizes, "silu")
     heads = rows.cpu()[:, :256].view(2, 2, 128)
-    compare_tensors(queries.view(2, 2, 128), norm_rows(heads, norms[0].cpu()), 2e-2)
+    compare_tensors(queries.view(2, 2, 128), normalize_rows(heads, norms[0].cpu()), 2e-2)
     for place, start in ((0, 256), (1, 384)):
         new = rows.cpu().float()[:, start : start + 128]
         history = torch.cat([before[place][[2, 1]], new[:, None]], 1)
         summed = silu((history * taps[place].cpu().float().T).sum(1)) + new
-        expected = norm_rows(summed, norms[1].cpu()) if place == 0 else summed
+        expected = normalize_rows(summed, norms[1].cpu()) if place == 0 else summed
         compare_tensors((keys, values)[place], expected, 3e-2)
         compare_tensors(pools[place][[5, 3], 0], (keys, values)[place])
 

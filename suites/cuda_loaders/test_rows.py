@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.nn.functional import gelu, silu
+from torch.nn.functional import gelu
 
 from fixtures.loader_tensors import (
     compare_tensors,
@@ -14,9 +14,8 @@ from fixtures.loader_tensors import (
     find_function,
     make_empty,
     make_zeros,
-    norm_rows,
-    rotate_pairs,
 )
+from harness.sanitizer.plugins.for_sglang.formulas import gate_rows, normalize_rows, rotate_heads
 
 _CLAMP = "ops.activation.silu_and_mul_clamp"
 _DIFFUSION = "ops.diffusion"
@@ -33,8 +32,7 @@ def test_gate_by_situ() -> None:
 def test_gate_and_clamp() -> None:
     rows, found = draw_normal(2, 512, dtype=torch.float16), make_empty(2, 256, dtype=torch.float16)
     find_function(_CLAMP, "silu_and_mul_clamp")(rows, found, 7.0)
-    gate, up = rows.cpu().float().chunk(2, -1)  # none of them is beyond the limit
-    compare_tensors(found, silu(gate) * up, 1e-2)
+    compare_tensors(found, gate_rows(rows), 1e-2)  # none of them is beyond the limit
 
 
 @pytest.mark.loader(f"{_CLAMP}._jit_silu_mul_quant_contig_module")
@@ -70,7 +68,7 @@ def test_norm_and_gate_heads() -> None:
     norm = find_function("ops.layernorm.muse_spark_norm_gate_jit", "rms_norm_gate")
     rows, gates, weight = draw_normal(2, 256), draw_normal(2, 256), draw_normal(128)
     found = norm(rows, gates, weight, head_dim=128)
-    normed = norm_rows(rows.view(2, 2, 128), weight).flatten(-2)
+    normed = normalize_rows(rows.view(2, 2, 128), weight).flatten(-2)
     compare_tensors(found, normed * gates.float().sigmoid(), 2e-2)
 
 
@@ -79,8 +77,8 @@ def test_norm_a_residual_twice() -> None:
     norm = find_function("ops.layernorm.muse_spark_norm_residual_jit", "fused_norm_residual")
     weight, branch, stream = draw_normal(2048), draw_normal(2, 2048), draw_floats(2, 2048)
     found, summed, _ = norm(branch, stream, 1e-6, 1e-6, post_weight=weight, pre_weight=weight)
-    compare_tensors(summed, stream + norm_rows(branch, weight), 5e-2)
-    compare_tensors(found, norm_rows(summed, weight), 5e-2)
+    compare_tensors(summed, stream + normalize_rows(branch, weight), 5e-2)
+    compare_tensors(found, normalize_rows(summed, weight), 5e-2)
 
 
 @pytest.mark.loader(f"{_DIFFUSION}.activation.gelu_tanh_cat_jit._module")
@@ -177,7 +175,7 @@ def test_rotate_in_doubles() -> None:
     tables = [half.repeat_interleave(2, -1) for half in halves]
     cos, sin = (half.cpu() for half in halves)
     for found, row in zip(rotate(*rows, *tables), rows, strict=True):
-        compare_tensors(found, rotate_pairs(row.cpu().double(), cos, sin), 1e-2)
+        compare_tensors(found, rotate_heads(row.cpu().double(), cos, sin, False), 1e-2)
 
 
 @pytest.mark.loader(f"{_DIFFUSION}.rope.ltx25_decoder_rope_jit._jit_ltx25_decoder_rope_module")

@@ -1,4 +1,4 @@
-"""The stated power: compared with simulated runs, and with the page that states it."""
+"""The stated power, compared with simulated runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from harness.core import paths
 from harness.runs.eval import paired_statistics, power_analysis
 from harness.runs.eval.paired_statistics import PairedCounts
 from harness.runs.eval.power_analysis import (
@@ -14,8 +13,6 @@ from harness.runs.eval.power_analysis import (
     find_smallest_drop,
 )
 from harness.store.eval.values import ComparisonVerdict as Verdict
-
-PAGE = (paths.project_folder() / "docs/eval-statistics.md").read_text()
 
 
 def simulate_batches(

@@ -43,7 +43,10 @@ def draw_values(
         body(value)
 
     until = time.monotonic() + seconds
-    with use_fuzz_engine(TimeSlice(0, 0, 1, 0, until, until + 60, 60)):
+    time_slice = TimeSlice(
+        test_number=0, seed=1, memory=0, generate_until=until, shrink_until=until + 60, end_after=60
+    )
+    with use_fuzz_engine(time_slice):
         test()
     return values
 
@@ -52,11 +55,16 @@ def report_nothing(value: Any) -> None:
     """A test without a target."""
 
 
-def test_the_first_example_is_at_the_upper_end_of_everything() -> None:
+def test_the_first_example_is_at_the_upper_end_and_later_ones_are_of_all_kinds() -> None:
     strategy = st.tuples(
         st.integers(3, 9), st.sampled_from("abc"), st.booleans(), st.lists(st.just(1), max_size=5)
     )
     assert draw_values(report_nothing, strategy)[0] == (9, "c", True, [1] * 5)
+    wide = st.tuples(st.integers(0, 10**6), st.sampled_from("abc"))
+    values = draw_values(report_nothing, wide, most=200)
+    assert sum(size == 10**6 for size, _ in values[:6]) >= 3
+    assert len({kind for _, kind in values[:6]}) > 1
+    assert sum(10 < size < 10**6 - 10 for size, _ in values) > 50
 
 
 def test_a_list_without_an_end_ends() -> None:
@@ -64,24 +72,10 @@ def test_a_list_without_an_end_ends() -> None:
     assert 10 < len(first) < 1000
 
 
-def test_early_examples_are_large_and_of_any_kind() -> None:
-    values = draw_values(report_nothing, st.tuples(st.integers(0, 10**6), st.sampled_from("abc")))[
-        :6
-    ]
-    assert sum(size == 10**6 for size, _ in values) >= 3
-    assert len({kind for _, kind in values}) > 1
-
-
 def test_bounds_hold() -> None:
     strategy = st.integers(7, 7) | st.integers(min_value=100) | st.integers(max_value=-5)
     values = draw_values(report_nothing, strategy)
     assert [value for value in values if not (value == 7 or value >= 100 or value <= -5)] == []
-
-
-def test_later_examples_are_of_all_kinds() -> None:
-    values = draw_values(report_nothing, st.integers(0, 10**6), most=200)
-    between = [value for value in values if 10 < value < 10**6 - 10]
-    assert len(between) > 50
 
 
 def test_it_climbs_towards_a_target_that_chance_does_not_reach() -> None:

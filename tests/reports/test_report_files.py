@@ -146,7 +146,7 @@ def test_the_index_takes_verdicts_from_runs_and_not_from_titles(tmp_path: Path) 
     }
     for name, facts in pages.items():
         page = f'<head><title>{name}</title></head><div class="where" title="0.5.23 · cpu">'
-        (tmp_path / f"{name}.html").write_text(facts.embed_in(page))
+        (tmp_path / f"{name}.html").write_text(facts.add_to_page(page))
     write_index(tmp_path)
     assert read_index_rows(tmp_path) == [
         ["", "2026-01-04 00:00:00 UTC", "fourth", "unfix audit", "0.5.23 · cpu"],

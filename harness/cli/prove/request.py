@@ -121,6 +121,15 @@ def make_request(
     targets: list[ReleaseTarget] | None = None,
 ) -> ProveRequest:
     """Make the request of a call, on targets that are prepared already or on those it names."""
+    # A wrong word ends the call before a release is installed for it.
+    options.select_toggles_or_all(
+        toggle_catalogue.load_catalogue(call.toggles), call.names, call.usage
+    )
+    guard_runs.check_positive(call.limit, "--limit")
+    try:
+        shard = plan.parse_shard(call.shard)
+    except ValueError as error:
+        raise UnfixError(str(error)) from error
     if targets is None:
         folders = call.toggles
         targets = guard_runs.prepare_targets(call.release, call.device, toggle_folders=folders)
@@ -129,15 +138,10 @@ def make_request(
         for name, digest in digest_sources(targets).items():
             subject = f"the sources of SGLang {name}"
             resumption.refuse_if_changed(sources.get(name), digest, earlier.id, subject)
-    catalogue = toggle_catalogue.load_catalogue(call.toggles)
+    catalogue = toggle_catalogue.load_catalogue(call.toggles)  # again: some may be mended now
     toggles = options.select_toggles_or_all(catalogue, call.names, call.usage)
     jobs = guard_runs.choose_job_count(call.device, call.jobs)
     memory = guard_runs.choose_memory_limit(jobs, call.memory)
-    guard_runs.check_positive(call.limit, "--limit")
-    try:
-        shard = plan.parse_shard(call.shard)
-    except ValueError as error:
-        raise UnfixError(str(error)) from error
     if earlier is not None and call.failed is not None and earlier.green:
         raise UnfixError(f"run {earlier.id} left nothing to prove")
     cells = earlier.cells if earlier is not None else []

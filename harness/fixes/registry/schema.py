@@ -12,6 +12,7 @@ from packaging.specifiers import SpecifierSet
 
 Text = Annotated[str, Meta(pattern=r"\S")]
 Slug = Annotated[str, Meta(pattern=r"^[0-9a-z]+(-[0-9a-z]+)*\Z")]
+PullRequest = Annotated[int, Meta(ge=1, lt=10**9)]
 IDENTIFIER = r"[A-Za-z_]\w*"
 _QUALNAME = rf"{IDENTIFIER}(\.<locals>)?(\.{IDENTIFIER}(\.<locals>)?)*"
 # A path is of a C++ source, from the folder of the package.
@@ -89,5 +90,5 @@ class Toggle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     symptom: Symptom
     devices: Annotated[tuple[DeviceKind, ...], Meta(min_length=1)]
     variants: Annotated[tuple[ToggleVariant, ...], Meta(min_length=1)]
-    upstream: tuple[int, ...] = ()
+    upstream: tuple[PullRequest, ...] = ()
     why: str = ""

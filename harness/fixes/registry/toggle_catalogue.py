@@ -123,6 +123,8 @@ def find_toggle_files(folders: Iterable[Path] = ()) -> dict[str, Path]:
         for stray in folder.glob("*.yml"):
             raise UnfixError(f"{stray} would not be read: a toggle file ends in .yaml")
         for path in sorted(folder.glob("*.yaml"), key=_make_natural_key):
+            if not path.is_file():  # a named pipe would be waited for
+                raise UnfixError(f"{path} is no file")
             if path.stem in found:
                 raise UnfixError(f"two files hold toggle '{path.stem}': {found[path.stem]}, {path}")
             found[path.stem] = path

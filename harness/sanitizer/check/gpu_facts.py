@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from harness.sanitizer.check.tracked_memory import MemoryTracker, ProgramId
 from harness.sanitizer.check.triton_facts import TritonFacts
-from harness.sanitizer.gpu import compiler_hooks, report_buffer, storage_registry
+from harness.sanitizer.gpu import compiler_hooks, report_buffer
 from harness.sanitizer.gpu.empty_memory import EMPTY_STORAGES
 from harness.sanitizer.gpu.process_reports import LaunchRecord
 from harness.sanitizer.gpu.program_grid import find_entrys_program
@@ -75,17 +75,7 @@ class GpuFacts(TritonFacts):
 
     def _find_memory(self) -> NamedMemory | None:
         """Find the memory of the access; a report out of bounds has the start and size of it."""
-        memories = [
-            NamedMemory(
-                pointer.name,
-                pointer.start,
-                pointer.start + pointer.reachable_bytes,
-                pointer.itemsize,
-                pointer.shape,
-                pointer.dtype,
-            )
-            for pointer in self._launched.pointers
-        ]
+        memories: Sequence[NamedMemory] = self._launched.pointers
         if self.site.argument is not None:
             return memories[self.site.argument]
         if self.kind in (ViolationKind.ASSERTION, ViolationKind.OVERFLOW):
@@ -96,13 +86,9 @@ class GpuFacts(TritonFacts):
                 if (memory.start, memory.end - memory.start + 1) == (start, size):
                     return memory
             storage = STORAGE_REGISTRY.find_starting_at(start)
-            storage = None if storage is None or storage.size + 1 != size else storage
-        else:
-            for memory in memories:
-                if memory.contains(address):
-                    return memory
-            storage = STORAGE_REGISTRY.find_containing(address)
-        return None if storage is None else _to_memory(storage)
+            return storage if storage is not None and storage.size + 1 == size else None
+        known = next((memory for memory in memories if memory.contains(address)), None)
+        return known or STORAGE_REGISTRY.find_containing(address)
 
     def _find_first_outside(self) -> int:
         """Move from a row's first lane, which a report has, to its first lane out of bounds."""
@@ -149,10 +135,6 @@ class GpuFacts(TritonFacts):
     @property
     def phase(self) -> str:
         return self._launched.server_phase
-
-
-def _to_memory(known: storage_registry.DeviceStorage) -> NamedMemory:
-    return NamedMemory(known.name, known.start, known.end, known.itemsize, known.shape, known.dtype)
 
 
 _OPERATORS: dict[str, Callable[[int, int], int]] = {

@@ -80,7 +80,7 @@ def _build_record_overflow() -> LlvmFunction:
     parameters = "ptr %context, i64 %site, i64 %left, i64 %right, i64 %result"
     code = LlvmFunction(f"define i32 @unfix_record_overflow({parameters})")
     only = code.load_context(LaunchField.WATCHED_SITES)
-    with code.when(code.let(f"icmp ne i64 {only}, 0")):
+    with code.when(code.is_nonzero(only)):
         counts = code.load_element("i8", code.to_pointer(only), "%site")
         with code.when(code.let(f"icmp eq i8 {counts}, 0"), exits=True):
             code.emit("ret i32 0")
@@ -184,7 +184,7 @@ class _CheckedAccess(RaceCheckedAccess):
                 "i8", emit_report_state(code, str(int(ViolationKind.OVERFLOW)))
             )
             is_on = code.let(f"icmp ne i8 {report_state}, {int(ReportState.OFF)}")
-            with code.when(self._emit_and(is_on, overflowed)):
+            with code.when(self._code.join_conditions(is_on, overflowed)):
                 with self._each_active_lane() as (index, address):
                     state = code.load_element("i32", "%states", index)
                     overflowed = code.let(f"icmp slt i32 {state}, 0")
@@ -221,7 +221,7 @@ class _CheckedAccess(RaceCheckedAccess):
 
         self._fold_lanes(fold)
         extents = code.load_context(LaunchField.EXTENTS)
-        with code.when(code.let(f"icmp ne i64 {extents}, 0")):
+        with code.when(code.is_nonzero(extents)):
             entry = code.element_pointer(code.to_pointer(extents), "i64", "%site")
             pair = f"i64 {code.load('i64', entry)}, i64 {code.load('i64', largest)}"
             code.store("i64", code.let(f"call i64 @llvm.umax.i64({pair})"), entry)
@@ -263,7 +263,7 @@ class _CheckedAccess(RaceCheckedAccess):
                 code.emit("ret i32 1")
         if self.access != "write":
             wanted = code.let(f"icmp ne ptr {value}, null")
-            with code.when(self._emit_and(wanted, code.let(f"xor i1 {good}, true"))):
+            with code.when(self._code.join_conditions(wanted, code.let(f"xor i1 {good}, true"))):
                 code.store(kind, "0", value)
 
     def _finish_lanes(self) -> None:
@@ -310,13 +310,13 @@ class _CheckedAccess(RaceCheckedAccess):
     def _check_access_rules(self, rules_field: RegionField, violation: ViolationKind) -> None:
         code = self._code
         table = code.load_field("%region", rules_field)
-        with code.when(code.let(f"icmp ne i64 {table}, 0")):
+        with code.when(code.is_nonzero(table)):
             masks = code.to_pointer(table)
             mask = code.load_field(masks, code.load_context(LaunchField.PROGRAM_ORDINAL))
             allowed = code.to_pointer(mask)
             last = code.let(f"sub i64 {code.load_field('%region', RegionField.STORAGE_SIZE)}, 1")
             with (
-                code.when(code.let(f"icmp ne i64 {mask}, 0")),
+                code.when(code.is_nonzero(mask)),
                 self._each_active_lane() as (_, address),
             ):
                 offset = self._emit_storage_offset(address)
@@ -331,7 +331,7 @@ class _CheckedAccess(RaceCheckedAccess):
     def _check_initialized(self) -> None:
         code = self._code
         shadow = code.load_field("%region", RegionField.UNINITIALIZED)
-        with code.when(code.let(f"icmp ne i64 {shadow}, 0")):
+        with code.when(code.is_nonzero(shadow)):
             shadow_bytes = code.to_pointer(shadow)
             if self.access != "write":
                 with self._each_active_lane() as (_, address):
@@ -381,7 +381,7 @@ class _CheckedAccess(RaceCheckedAccess):
         code = self._code
         only = code.load_context(LaunchField.WATCHED_SITES)
         several = code.let("icmp ugt i64 %lanes, 1")
-        with code.when(self._emit_and(several, code.let(f"icmp eq i64 {only}, 0"))):
+        with code.when(self._code.join_conditions(several, code.let(f"icmp eq i64 {only}, 0"))):
             with self._each_active_lane() as (index, address):
                 self._count_violation(self._emit_changes_value(index, address), address)
             self._return_if_violated(ViolationKind.LANE_RACE)

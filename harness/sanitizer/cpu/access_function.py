@@ -70,7 +70,7 @@ class AccessFunction:
         """Report lanes that were counted; return if that was the last report of the launch."""
         code = self._code
         many = code.load("i64", self._violating_lanes)
-        with code.when(code.let(f"icmp ne i64 {many}, 0")):
+        with code.when(code.is_nonzero(many)):
             self._emit_report(
                 violation,
                 code.load("i64", self._first_address),
@@ -98,7 +98,7 @@ class AccessFunction:
         """Emit the body, which returns, where a lane was counted."""
         code = self._code
         many = code.load("i64", self._violating_lanes)
-        with code.when(code.let(f"icmp ne i64 {many}, 0"), exits=True):
+        with code.when(code.is_nonzero(many), exits=True):
             yield
             code.emit("ret i32 0")
 
@@ -106,9 +106,3 @@ class AccessFunction:
         return self._code.let(
             f"sub i64 {address}, {self._code.load_field('%region', RegionField.STORAGE)}"
         )
-
-    def _emit_and(self, *conditions: str) -> str:
-        both, *others = conditions
-        for condition in others:
-            both = self._code.let(f"and i1 {both}, {condition}")
-        return both

@@ -24,6 +24,8 @@ from harness.sanitizer.cpu.exact_intrinsics import MAXIMUM, MINIMUM, ROUNDED_OPE
 from harness.sanitizer.ir.graph import IROperation
 from harness.sanitizer.llvm.number_formats import (
     FLOAT_SUFFIXES,
+    PTX_COMPARISONS,
+    PTX_FLOAT8,
     UnsupportedOnCpu,
     emit_narrowing,
     emit_widening,
@@ -35,9 +37,7 @@ from harness.sanitizer.llvm.text import LlvmFunction
 
 _CONSTRAINT_BITS = {"b": 1, "h": 16, "r": 32, "f": 32, "l": 64, "d": 64}
 _PTX_FLOATS = {"f16": "f16", "bf16": "bf16", "f32": "f32", "f64": "f64"}
-_COMPARISONS = {"eq": "oeq", "ne": "one", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
-_COMPARISONS |= {"equ": "ueq", "neu": "une", "ltu": "ult", "leu": "ule", "gtu": "ugt"}
-_COMPARISONS |= {"geu": "uge", "num": "ord", "nan": "uno"}
+_PACKED = {"f16": "f16", "bf16": "bf16", **PTX_FLOAT8}
 # Results of these are what the rule says, rounded to the nearest; a third word is a modifier.
 _FLOAT_RULES = ROUNDED_OPERATIONS | {
     "neg": "fneg {t} {0}",
@@ -305,7 +305,7 @@ class _BlockRun:
         left, right = statement.operands[1:]
         if kind in _PTX_FLOATS:
             values = [self._read_float(operand, kind) for operand in (left, right)]
-            test = f"{_COMPARISONS[comparison]} {widened_type(kind)}"
+            test = f"{PTX_COMPARISONS[comparison]} {widened_type(kind)}"
             holds = self._code.let(f"fcmp {test} {values[0]}, {values[1]}")
         else:
             width = int(kind[1:])
@@ -324,9 +324,8 @@ class _BlockRun:
     def _emit_conversion(self, statement: AssemblyStatement, words: list[str]) -> None:
         *how, target, source = words
         code, operands = self._code, statement.operands[1:]
-        packed = {"f16x2": "f16", "bf16x2": "bf16", "e4m3x2": "f8E4M3FN", "e5m2x2": "f8E5M2"}
-        if target in packed and source == "f32":
-            element = packed[target]
+        element = _PACKED.get(target.removesuffix("x2"))
+        if element is not None and target.endswith("x2") and source == "f32":
             if sorted(how) != (["rn", "satfinite"] if target[0] == "e" else ["rn"]):
                 raise KeyError(target)
             high, low = (

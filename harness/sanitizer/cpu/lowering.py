@@ -326,7 +326,7 @@ def _build_launch_function() -> str:
             code.alloca("i64", code.let(text))
             for text in (f"udiv i64 {rest}, {y}", f"urem i64 {rest}, {y}", f"urem i64 {index}, {z}")
         ]
-        with code.when(code.let(f"icmp ne i64 {chosen}, 0")):
+        with code.when(code.is_nonzero(chosen)):
             named = code.element_pointer(code.to_pointer(chosen), "[3 x i64]", index)
             for axis, place in enumerate(places):
                 code.store("i64", code.load_field(named, axis), place)

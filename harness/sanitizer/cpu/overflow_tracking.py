@@ -175,6 +175,4 @@ class LaneOverflowTracker:
             self._emitter.emit_copy(self.buffers[target], source, size)
             return
         to = self._emitter.emit_buffer_address(self.buffers[target])
-        self._emitter.code.emit(
-            f"call void @llvm.memset.p0.i64(ptr {to}, i8 0, i64 {size}, i1 false)"
-        )
+        self._emitter.code.fill_bytes(to, 0, size)

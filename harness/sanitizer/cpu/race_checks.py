@@ -61,7 +61,7 @@ def build_is_ordered() -> LlvmFunction:
         for field, value in (*question, (LaunchField.ORDER_ANSWER, answer)):
             code.store_element("i64", value, "%context", field)
     answer = code.load_context(LaunchField.ORDER_ANSWER)
-    code.emit(f"ret i1 {code.let(f'icmp ne i64 {answer}, 0')}")
+    code.emit(f"ret i1 {code.is_nonzero(answer)}")
     return code
 
 
@@ -91,7 +91,7 @@ class RaceCheckedAccess(AccessFunction):
         """Log each active lane of an atomic; a full log orders everything."""
         code = self._code
         log = code.load_context(LaunchField.ATOMIC_LOG)
-        with code.when(code.let(f"icmp ne i64 {log}, 0")):
+        with code.when(code.is_nonzero(log)):
             me, table = _emit_program_number(code), code.to_pointer(log)
             with self._each_active_lane() as (_, address):
                 count = code.load_context(LaunchField.ATOMIC_COUNT)
@@ -145,8 +145,8 @@ class RaceCheckedAccess(AccessFunction):
             entry = code.load("i64", place)
             writer = _emit_writer(code, entry)
             another = code.let(f"icmp ne i64 {writer}, {program}")
-            another = self._emit_and(self._emit_is_current_launch(writer), another)
-            with code.when(self._emit_and(another, condition(entry, index, address))):
+            another = self._code.join_conditions(self._emit_is_current_launch(writer), another)
+            with code.when(self._code.join_conditions(another, condition(entry, index, address))):
                 ordered = code.let(f"call i1 @is_ordered(ptr %context, i64 {entry})")
                 self._count_violation(code.let(f"xor i1 {ordered}, true"), address, writer)
         self._return_if_violated(violation)
@@ -160,15 +160,15 @@ class RaceCheckedAccess(AccessFunction):
         writers = code.load_field("%region", RegionField.WRITERS)
         by_log = code.load_context(LaunchField.READS_RACE)
         is_tracked = code.let(f"icmp ne i64 {code.let(f'or i64 {shadow}, {by_log}')}, 0")
-        is_written = code.let(f"icmp ne i64 {writers}, 0")
-        with code.when(self._emit_and(is_tracked, is_written)):
+        is_written = code.is_nonzero(writers)
+        with code.when(self._code.join_conditions(is_tracked, is_written)):
             self._check_no_other_writer(
                 writers,
                 _emit_program_number(code),
                 RACES["write", "read"],
                 lambda entry, *_: self._emit_has_flag(entry, CHANGED_FLAG),
             )
-        with code.when(code.let(f"icmp ne i64 {shadow}, 0")):
+        with code.when(code.is_nonzero(shadow)):
             me = _emit_program_number(code)
             with self._each_granule(shadow) as (_, _, place):
                 entry = code.load("i64", place)
@@ -179,8 +179,10 @@ class RaceCheckedAccess(AccessFunction):
                 second = code.let(f"lshr i64 {entry}, {READER_BITS}")
                 alone = code.let(f"icmp eq i64 {second}, 0")
                 apart = code.let(f"sub i64 {me}, {reader}")
-                other = code.let(f"icmp ne i64 {apart}, 0")
-                with code.when(self._emit_and(code.let(f"xor i1 {new}, true"), alone, other)):
+                other = code.is_nonzero(apart)
+                with code.when(
+                    self._code.join_conditions(code.let(f"xor i1 {new}, true"), alone, other)
+                ):
                     far = code.let(
                         f"call i64 @llvm.umin.i64(i64 {apart}, i64 {(1 << (64 - READER_BITS)) - 1})"
                     )
@@ -197,7 +199,7 @@ class RaceCheckedAccess(AccessFunction):
         code = self._code
         me = _emit_program_number(code)
         writers = code.load_field("%region", RegionField.WRITERS)
-        with code.when(code.let(f"icmp ne i64 {writers}, 0")):
+        with code.when(code.is_nonzero(writers)):
             self._check_no_other_writer(
                 writers,
                 me,
@@ -211,7 +213,7 @@ class RaceCheckedAccess(AccessFunction):
                 lambda entry, *lane: self._emit_changes_value(*lane),
             )
             readers = code.load_field("%region", RegionField.READERS)
-            with code.when(code.let(f"icmp ne i64 {readers}, 0")):
+            with code.when(code.is_nonzero(readers)):
                 with self._each_granule(readers) as (index, address, place):
                     entry = code.load("i64", place)
                     reader = code.let(f"and i64 {entry}, {_READER_MASK}")
@@ -222,7 +224,9 @@ class RaceCheckedAccess(AccessFunction):
                     another = code.let(f"icmp ne i64 {who}, {me}")
                     changes = self._emit_changes_value(index, address)
                     self._count_violation(
-                        self._emit_and(self._emit_is_current_launch(reader), another, changes),
+                        self._code.join_conditions(
+                            self._emit_is_current_launch(reader), another, changes
+                        ),
                         address,
                         who,
                     )
@@ -238,7 +242,7 @@ class RaceCheckedAccess(AccessFunction):
                 mark = code.let(f"or i64 {mark}, {earlier_flag}")
                 number = self._emit_entry(me, mark)
                 # The writer that changed the element stays: this store writes the same value.
-                keeps_entry = self._emit_and(
+                keeps_entry = self._code.join_conditions(
                     self._emit_is_current_launch(before),
                     code.let(f"xor i1 {again}, true"),
                     self._emit_has_flag(entry, CHANGED_FLAG),
@@ -253,7 +257,7 @@ class RaceCheckedAccess(AccessFunction):
         me = _emit_program_number(code)
         self._log_atomics()
         writers = code.load_field("%region", RegionField.WRITERS)
-        with code.when(code.let(f"icmp ne i64 {writers}, 0")):
+        with code.when(code.is_nonzero(writers)):
             self._check_no_other_writer(
                 writers,
                 me,

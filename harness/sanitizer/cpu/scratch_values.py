@@ -83,9 +83,7 @@ class ScratchValues:
 
     def emit_copy(self, target: str, source: str, size: int) -> None:
         to, start = self.emit_buffer_address(target), self.emit_buffer_address(source)
-        self.code.emit(
-            f"call void @llvm.memcpy.p0.p0.i64(ptr {to}, ptr {start}, i64 {size}, i1 false)"
-        )
+        self.code.copy_bytes(to, start, size)
 
     def find_buffer(self, address: str) -> str:
         """Find the buffer of an address that `emit_buffer_address` has returned."""

@@ -10,21 +10,20 @@ from typing import Any
 import torch
 
 from harness.sanitizer.gpu.empty_memory import EMPTY_STORAGES
+from harness.sanitizer.violations.named_memory import NamedMemory
 
 _UNBOUNDED = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class PointerArgument:
-    """A pointer argument, without a reference to its tensor."""
+class PointerArgument(NamedMemory):
+    """A pointer argument and the memory that it may reach, without a reference to its tensor."""
 
-    name: str
-    start: int
-    reachable_bytes: int
-    itemsize: int
-    shape: tuple[int, ...]
-    dtype: str
     made_empty: bool = False  # a storage from `torch.empty`
+
+    @property
+    def reachable_bytes(self) -> int:
+        return self.end - self.start
 
     def __str__(self) -> str:
         return f"{self.name} {self.dtype} {list(self.shape)}"
@@ -32,7 +31,7 @@ class PointerArgument:
 
 def find_overlapping_pointers(pointers: Sequence[PointerArgument]) -> tuple[tuple[int, int], ...]:
     """Find pairs of pointers, by position, that share memory."""
-    ends = [(each.start, each.start + each.reachable_bytes) for each in pointers]
+    ends = [(each.start, each.end) for each in pointers]
     return tuple(
         (first, second)
         for first, second in itertools.combinations(range(len(ends)), 2)
@@ -79,15 +78,16 @@ def compute_reach(tensor: torch.Tensor) -> int:
 def _make_pointer_argument(name: str, value: Any, whole_storages: bool) -> PointerArgument:
     tensor = getattr(value, "base", None) if not isinstance(value, torch.Tensor) else value
     if not isinstance(tensor, torch.Tensor):
-        return PointerArgument(name, value.data_ptr(), _UNBOUNDED, 1, (), "a pointer")
+        start = value.data_ptr()
+        return PointerArgument(name, start, start + _UNBOUNDED, 1, (), "a pointer")
     start, size = tensor.data_ptr(), tensor.element_size()
     if whole_storages:
         # Also in a capture: it gets a buffer's slice for one batch, and a replay for a larger batch
         # goes on behind the slice.
         storage = tensor.untyped_storage()
-        reach = storage.data_ptr() + storage.nbytes() - start
+        end = storage.data_ptr() + storage.nbytes()
     else:
-        reach = compute_reach(tensor)
+        end = start + compute_reach(tensor)
     kind = str(tensor.dtype).removeprefix("torch.")
     empty = bool(EMPTY_STORAGES) and EMPTY_STORAGES.contains(tensor.untyped_storage().data_ptr())
-    return PointerArgument(name, start, reach, size, tuple(tensor.shape), kind, empty)
+    return PointerArgument(name, start, end, size, tuple(tensor.shape), kind, empty)

@@ -13,30 +13,26 @@ import functools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from harness.sanitizer.violations.named_memory import NamedMemory
+
 MAX_STORAGES = 4096  # rows of the table; the first one is empty
 _MIN_CLEANUP_SIZE = 256
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceStorage:
-    start: int
-    size: int
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    itemsize: int
-    weak_reference: StorageWeakRef
+class DeviceStorage(NamedMemory):
+    weak_reference: StorageWeakRef = field(kw_only=True)
 
     @property
-    def end(self) -> int:
-        return self.start + self.size
+    def size(self) -> int:
+        return self.end - self.start
 
 
 class StorageRegistry:
@@ -57,8 +53,9 @@ class StorageRegistry:
             return
         kind = str(tensor.dtype).removeprefix("torch.")
         ref = StorageWeakRef(storage)
+        itemsize, shape = tensor.element_size(), tuple(tensor.shape)
         registered = DeviceStorage(
-            start, size, name, tuple(tensor.shape), kind, tensor.element_size(), ref
+            name, start, start + size, itemsize, shape, kind, weak_reference=ref
         )
         with self._lock:
             if len(self._starts) >= self._cleanup_size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 import traceback
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from harness.sanitizer.device.callers import is_own_code
+from harness.sanitizer.violations.exceptions import KernelLocation
 
 _MAX_FRAMES = 6
 _HIDDEN_PACKAGES = ("torch", "triton")  # wherever they lie
@@ -62,3 +64,12 @@ def _is_machinery(file: str) -> bool:
 
 def format_stack(stack: CallStack) -> str:
     return " < ".join(map(str, stack)) or "an unknown line"
+
+
+def locate_launch(kernel: str, stack: CallStack) -> KernelLocation | None:
+    """Return the line that launched a kernel."""
+    if not stack:
+        return None
+    frame = stack[0]
+    text = linecache.getline(frame.file, frame.line).strip()
+    return KernelLocation(kernel, frame.short_file, frame.line, text, None)

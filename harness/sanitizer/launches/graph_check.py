@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.sanitizer.launches import host_values
-from harness.sanitizer.launches.call_stacks import CallStack, format_stack
+from harness.sanitizer.launches.call_stacks import CallStack, format_stack, locate_launch
 from harness.sanitizer.launches.device_memory import (
     DeviceAllocation,
     GraphPool,
@@ -30,13 +30,8 @@ from harness.sanitizer.launches.device_memory import (
     ReplayableGraph,
 )
 from harness.sanitizer.launches.host_values import CapturedNumber
-from harness.sanitizer.launches.launch_violations import (
-    StaleGraphAddress,
-    StaleGraphNumber,
-    locate_launch,
-)
 from harness.sanitizer.launches.pool_check import PoolCheck
-from harness.sanitizer.violations.exceptions import Violation
+from harness.sanitizer.violations.exceptions import StaleGraphAddress, StaleGraphNumber, Violation
 
 
 class GraphCheck:

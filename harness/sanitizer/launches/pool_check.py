@@ -19,10 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.sanitizer.launches.byte_spans import intersect_spans, subtract_spans
-from harness.sanitizer.launches.call_stacks import CallStack, format_stack
+from harness.sanitizer.launches.call_stacks import CallStack, format_stack, locate_launch
 from harness.sanitizer.launches.device_memory import MemoryAccess, ReplayableGraph
-from harness.sanitizer.launches.launch_violations import OverwrittenPoolMemory, locate_launch
-from harness.sanitizer.violations.exceptions import Violation
+from harness.sanitizer.violations.exceptions import OverwrittenPoolMemory, Violation
 
 
 class PoolCheck:

@@ -19,11 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.sanitizer.device.streams import Clock
-from harness.sanitizer.launches.call_stacks import format_stack
+from harness.sanitizer.launches.call_stacks import format_stack, locate_launch
 from harness.sanitizer.launches.device_launch import DeviceLaunch, format_stream
 from harness.sanitizer.launches.device_memory import DeviceAllocation, FreedTooEarly, MemoryAccess
-from harness.sanitizer.launches.launch_violations import EarlyReuse, UnorderedAccess, locate_launch
-from harness.sanitizer.violations.exceptions import Violation
+from harness.sanitizer.violations.exceptions import EarlyReuse, UnorderedAccess, Violation
 
 _MAX_ACCESSES = 64  # remembered of an allocation
 _MAX_FREED = 256

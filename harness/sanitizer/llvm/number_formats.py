@@ -12,6 +12,7 @@ import math
 import re
 import struct
 
+from harness.sanitizer.llvm.float_helpers import FLOAT_HELPERS
 from harness.sanitizer.llvm.text import LlvmFunction
 
 FLOAT8_FORMATS = {"f8E4M3FN": (4, 3, 7, 0x7E), "f8E5M2": (5, 2, 15, 0x7B)}
@@ -20,6 +21,11 @@ LLVM_FLOAT_TYPES = {"f16": "half", "f32": "float", "f64": "double", "bf16": "i16
 LLVM_FLOAT_TYPES |= dict.fromkeys(FLOAT8_FORMATS, "i8")
 # The floats that LLVM computes with, narrowest first, each with the end of an intrinsic's name.
 FLOAT_SUFFIXES = {"half": "f16", "float": "f32", "double": "f64"}
+# Names that PTX has for formats, and for comparisons of floats.
+PTX_FLOAT8 = {"e4m3": "f8E4M3FN", "e5m2": "f8E5M2"}
+PTX_COMPARISONS = {"eq": "oeq", "ne": "one", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
+PTX_COMPARISONS |= {"equ": "ueq", "neu": "une", "ltu": "ult", "leu": "ule", "gtu": "ugt"}
+PTX_COMPARISONS |= {"geu": "uge", "num": "ord", "nan": "uno"}
 
 
 class UnsupportedOnCpu(Exception):
@@ -217,14 +223,15 @@ define internal i8 @narrow_{name}(float %value) alwaysinline {{
 def _index_helper_functions() -> dict[str, str]:
     text = _write_conversion_functions() + _write_division_functions()
     functions = re.finditer(r"define internal .*? @(\w+)\(.*?\n}\n", text, re.DOTALL)
-    return {function[1]: function[0] for function in functions}
+    return FLOAT_HELPERS | {function[1]: function[0] for function in functions}
 
 
 def select_called_helpers(text: str) -> str:
-    """Select the helper functions that a kernel's module calls."""
-    return "\n".join(
-        function for name, function in _index_helper_functions().items() if f"@{name}(" in text
-    )
+    """Select the helper functions that a kernel's module calls, and those that these call."""
+    functions = _index_helper_functions()
+    called = "".join(function for name, function in functions.items() if f"@{name}(" in text)
+    texts = text + called
+    return "\n".join(function for name, function in functions.items() if f"@{name}(" in texts)
 
 
 def _write_division_functions() -> str:

@@ -121,3 +121,25 @@ class LlvmFunction:
 
     def increment(self, slot: str, amount: str) -> None:
         self.store("i64", self.let(f"add i64 {self.load('i64', slot)}, {amount}"), slot)
+
+    # Conditions, and memory as bytes
+
+    def join_conditions(self, *conditions: str) -> str:
+        """Return whether all conditions hold."""
+        first, *rest = conditions
+        for other in rest:
+            first = self.let(f"and i1 {first}, {other}")
+        return first
+
+    def is_equal(self, left: str, right: str | int) -> str:
+        return self.let(f"icmp eq i64 {left}, {right}")
+
+    def is_nonzero(self, value: str) -> str:
+        return self.let(f"icmp ne i64 {value}, 0")
+
+    def copy_bytes(self, target: str, source: str, size: int | str) -> None:
+        operands = f"ptr {target}, ptr {source}, i64 {size}, i1 false"
+        self.emit(f"call void @llvm.memcpy.p0.p0.i64({operands})")
+
+    def fill_bytes(self, target: str, byte: int, size: int | str) -> None:
+        self.emit(f"call void @llvm.memset.p0.i64(ptr {target}, i8 {byte}, i64 {size}, i1 false)")

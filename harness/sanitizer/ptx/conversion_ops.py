@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from harness.sanitizer.llvm.number_formats import PTX_FLOAT8
 from harness.sanitizer.ptx.float_ops import find_direction, round_directed, saturate_float
 from harness.sanitizer.ptx.instructions import Instruction, is_float_type
 from harness.sanitizer.ptx.parser import NUMBER_TYPES, bits_of_type
 from harness.sanitizer.ptx.thread_code import LLVM_FLOATS, ThreadCode
 
-_FLOAT8 = {"e4m3x2": "f8E4M3FN", "e5m2x2": "f8E5M2"}
+_FLOAT8 = {f"{name}x2": element for name, element in PTX_FLOAT8.items()}
 _FLOAT4 = "e2m1x2"
 _TO_INTEGER = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}  # LLVM's names
 _TYPES = (NUMBER_TYPES | {*_FLOAT8, _FLOAT4}) - {"pred"}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.sanitizer.ir.graph import IRValue
+from harness.sanitizer.llvm.number_formats import PTX_COMPARISONS
 from harness.sanitizer.ptx.instructions import Instruction, is_float_type
 from harness.sanitizer.ptx.parser import bits_of_type
 from harness.sanitizer.ptx.thread_code import LLVM_FLOATS, ThreadCode
@@ -194,9 +195,6 @@ def emit_sign(code: ThreadCode, instruction: Instruction, kind: str, values: lis
 
 # Comparisons
 
-_ORDERED = {"eq": "oeq", "ne": "one", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
-_ORDERED |= {"equ": "ueq", "neu": "une", "ltu": "ult", "leu": "ule", "gtu": "ugt", "geu": "uge"}
-_ORDERED |= {"num": "ord", "nan": "uno"}
 _UNSIGNED_NAMES = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 
 
@@ -211,7 +209,7 @@ def emit_comparison(code: ThreadCode, instruction: Instruction) -> None:
         left, right = (
             _get_operand(code, value, kind, instruction) for value in instruction.operands[:2]
         )
-        truth = code.let(f"fcmp {_ORDERED[word]} {LLVM_FLOATS[kind]} {left}, {right}")
+        truth = code.let(f"fcmp {PTX_COMPARISONS[word]} {LLVM_FLOATS[kind]} {left}, {right}")
     else:
         bits = bits_of_type(kind)
         left, right = (code.get(value, bits) for value in instruction.operands[:2])
@@ -247,7 +245,7 @@ def _emit_pair_comparison(code: ThreadCode, instruction: Instruction, word: str,
     pairs = [code.split_halves(code.get(value, 32)) for value in instruction.operands[:2]]
     for pair in zip(*pairs, strict=True):
         left, right = (code.bits_to_float(half, kind) for half in pair)
-        truths.append(code.let(f"fcmp {_ORDERED[word]} {LLVM_FLOATS[kind]} {left}, {right}"))
+        truths.append(code.let(f"fcmp {PTX_COMPARISONS[word]} {LLVM_FLOATS[kind]} {left}, {right}"))
     if instruction.opcode == "setp":
         if len(instruction.results) != 2 or len(instruction.operands) != 2:
             raise instruction.refuse()

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from harness.sanitizer.ir.flow import list_branch_targets, map_control_flow_sources
+from harness.sanitizer.ir.flow import (
+    list_branch_targets,
+    map_control_flow_sources,
+    map_defining_operations,
+)
 from harness.sanitizer.ir.graph import IRBlock, IROperation, IRValue, KernelGraph
 from harness.sanitizer.ptx.instructions import Instruction, space_of
 from harness.sanitizer.ptx.operations import find_operation
@@ -21,7 +25,7 @@ def list_addresses(operation: IROperation) -> list[IRValue]:
 
 def find_pointers(graph: KernelGraph) -> set[IRValue]:
     """Find the values that an address may be computed from, without what is added to it."""
-    definitions = {result: operation for operation in graph.walk() for result in operation.results}
+    definitions = map_defining_operations(graph)
     sources = map_control_flow_sources(graph)
     waiting = [value for operation in graph.walk() for value in list_addresses(operation)]
     found: set[IRValue] = set()

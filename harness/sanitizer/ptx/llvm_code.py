@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from harness.sanitizer.llvm.number_formats import FLOAT_SUFFIXES
 from harness.sanitizer.llvm.text import LlvmFunction
 from harness.sanitizer.ptx.abi import (
     REGION_ROW,
@@ -14,8 +15,6 @@ from harness.sanitizer.ptx.abi import (
 )
 from harness.sanitizer.violations.kinds import ViolationKind
 
-_FLOAT_SUFFIXES = {"half": "f16", "float": "f32", "double": "f64"}
-
 
 class PtxFunction(LlvmFunction):
     # Expressions
@@ -23,33 +22,13 @@ class PtxFunction(LlvmFunction):
     def call_intrinsic(self, name: str, kind: str, *operands: int | str) -> str:
         """Call LLVM's function of this name on operands of one type, the result's as well."""
         listed = ", ".join(f"{kind} {operand}" for operand in operands)
-        return self.let(f"call {kind} @llvm.{name}.{_FLOAT_SUFFIXES.get(kind, kind)}({listed})")
-
-    def join_conditions(self, *conditions: str) -> str:
-        """Return whether all conditions hold."""
-        first, *rest = conditions
-        for other in rest:
-            first = self.let(f"and i1 {first}, {other}")
-        return first
-
-    def is_equal(self, left: str, right: str | int) -> str:
-        return self.let(f"icmp eq i64 {left}, {right}")
-
-    def is_nonzero(self, value: str) -> str:
-        return self.let(f"icmp ne i64 {value}, 0")
+        return self.let(f"call {kind} @llvm.{name}.{FLOAT_SUFFIXES.get(kind, kind)}({listed})")
 
     def extract_bits(self, value: str, first: int | str, mask: int, kind: str = "i64") -> str:
         """Return the bits of an integer from the first one on, as many as the mask has."""
         return self.let(f"and {kind} {self.let(f'lshr {kind} {value}, {first}')}, {mask}")
 
     # Memory
-
-    def copy_bytes(self, target: str, source: str, size: int | str) -> None:
-        operands = f"ptr {target}, ptr {source}, i64 {size}, i1 false"
-        self.emit(f"call void @llvm.memcpy.p0.p0.i64({operands})")
-
-    def fill_bytes(self, target: str, byte: int, size: int | str) -> None:
-        self.emit(f"call void @llvm.memset.p0.i64(ptr {target}, i8 {byte}, i64 {size}, i1 false)")
 
     def get_context(self, field: ContextField) -> str:
         return self.load_field("%context", field)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.sanitizer.ir.flow import list_branch_targets
+from harness.sanitizer.ir.flow import list_branch_targets, map_defining_operations
 from harness.sanitizer.ir.graph import FileLine, IRBlock, IROperation, IRValue, KernelGraph
 from harness.sanitizer.llvm.number_formats import select_called_helpers
 from harness.sanitizer.ptx.abi import ContextField, FrameField
-from harness.sanitizer.ptx.float_helpers import select_helpers
 from harness.sanitizer.ptx.float_ops import emit_float
 from harness.sanitizer.ptx.flow import (
     find_live_after,
@@ -60,9 +59,7 @@ class PtxLowering:
             for operation in graph.walk()
             if operation.name == "ptx.constant"
         }
-        self._definitions = {
-            result: operation for operation in graph.walk() for result in operation.results
-        }
+        self._definitions = map_defining_operations(graph)
         self.code = ThreadCode(self._constants)
         self.code.used_bytes = UsedBytes(graph)
         self.code.find_string = self._find_string
@@ -110,7 +107,7 @@ class PtxLowering:
         text += build_matrix_helpers(text)
         global_sizes, shared_sizes = self._collect_access_sizes()
         return LoweredPtx(
-            text + select_helpers(text) + select_called_helpers(text) + declare_externals(text),
+            text + select_called_helpers(text) + declare_externals(text),
             tuple(code.sites),
             self._variables,
             code.frame_fields * 8,

@@ -18,17 +18,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.sanitizer.ir.graph import IRValue
+from harness.sanitizer.llvm.number_formats import PTX_FLOAT8
 from harness.sanitizer.ptx.abi import FrameField
 from harness.sanitizer.ptx.instructions import Instruction
 from harness.sanitizer.ptx.llvm_code import PtxFunction
 from harness.sanitizer.ptx.thread_code import ThreadCode
 from harness.sanitizer.ptx.warp_ops import get_lane, load_word, wait_for_warp
 
-_FLOAT8 = {"e4m3": "f8E4M3FN", "e5m2": "f8E5M2"}
-_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "s8": 8, "u8": 8, **dict.fromkeys(_FLOAT8, 8)}
-_FAMILIES = ({"s8", "u8"}, set(_FLOAT8))  # types that a product may mix
+_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "s8": 8, "u8": 8, **dict.fromkeys(PTX_FLOAT8, 8)}
+_FAMILIES = ({"s8", "u8"}, set(PTX_FLOAT8))  # types that a product may mix
 _ACCUMULATORS = {"f16": ("f16", "f32"), "s8": ("s32",), "u8": ("s32",)}
-_ACCUMULATORS |= {"bf16": ("f32",), "tf32": ("f32",), **dict.fromkeys(_FLOAT8, ("f16", "f32"))}
+_ACCUMULATORS |= {"bf16": ("f32",), "tf32": ("f32",), **dict.fromkeys(PTX_FLOAT8, ("f16", "f32"))}
 _SHAPE = re.compile(r"m16n8k(\d+)")
 _PLAIN = {"sync", "aligned", "row", "col", "satfinite", "kind::f8f6f4"}
 _HELPER = re.compile(r"@(mma_([a-z0-9]+)_([a-z0-9]+)_([a-z0-9]+)_k(\d+)(_satfinite)?)\(")
@@ -69,7 +69,7 @@ def _read_product(instruction: Instruction) -> _Product:
     mixes = left == right or any({left, right} <= family for family in _FAMILIES)
     if not mixes or target != start or target not in _ACCUMULATORS.get(left, ()):
         raise instruction.refuse()
-    if instruction.has("kind::f8f6f4") and left not in _FLOAT8:
+    if instruction.has("kind::f8f6f4") and left not in PTX_FLOAT8:
         raise instruction.refuse()
     product = _Product(left, right, target, int(shape[6:]), instruction.has("satfinite"))
     words = [2 * product.chunks, product.chunks, 2 if target == "f16" else 4]
@@ -169,11 +169,11 @@ def _load_line(code: PtxFunction, kind: str, word: int, line: str) -> str:
     values = code.load(f"<{count} x i{bits}>", code.element_pointer("%table", "i32", place))
     if kind in ("s8", "u8"):
         return code.let(f"{'sext' if kind == 's8' else 'zext'} <16 x i8> {values} to <16 x i32>")
-    if kind in _FLOAT8:
+    if kind in PTX_FLOAT8:
         floats = "zeroinitializer"
         for index in range(count):
             byte = code.let(f"extractelement <16 x i8> {values}, i32 {index}")
-            wide = code.let(f"call float @widen_{_FLOAT8[kind]}(i8 {byte})")
+            wide = code.let(f"call float @widen_{PTX_FLOAT8[kind]}(i8 {byte})")
             floats = code.let(f"insertelement <16 x float> {floats}, float {wide}, i32 {index}")
     elif kind == "f16":
         floats = code.let(f"bitcast <8 x i16> {values} to <8 x half>")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from harness.sanitizer.ir.flow import map_control_flow_sources
+from harness.sanitizer.ir.flow import map_control_flow_sources, map_defining_operations
 from harness.sanitizer.ir.graph import IROperation, IRValue, KernelGraph
 from harness.sanitizer.ptx.flow import is_vector_move, list_addresses
 from harness.sanitizer.ptx.instructions import Instruction, space_of
@@ -109,9 +109,7 @@ class _Walk:
 
     def __init__(self, graph: KernelGraph) -> None:
         self.sources = map_control_flow_sources(graph)
-        self.definitions = {
-            result: operation for operation in graph.walk() for result in operation.results
-        }
+        self.definitions = map_defining_operations(graph)
         self._bounds = IntegerBounds(graph, self.definitions)
         self.pairs = find_word_pairs(graph, self.definitions)
         self.signs: dict[IRValue, set[bool]] = defaultdict(set)

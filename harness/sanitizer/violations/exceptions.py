@@ -89,6 +89,32 @@ class CudaError(Violation):
     """A kernel that the device stopped, mostly for an address outside of all allocations."""
 
 
+# Of launches, found by the host
+
+
+class StaleGraphAddress(Violation):
+    """A captured launch whose memory was freed, moved or given away before the graph's end."""
+
+
+class StaleGraphNumber(Violation):
+    """A captured launch that keeps a number of the host, which the program has changed since."""
+
+
+class OverwrittenPoolMemory(Violation):
+    """A read of memory in a graph's pool, into which another graph of the pool wrote since."""
+
+
+class UnorderedAccess(Violation):
+    """Accesses of the same bytes by two streams, at least one of them a write, without an order."""
+
+
+class EarlyReuse(Violation):
+    """Freed memory that its stream uses again while another stream may still use it."""
+
+
+# What ends a check
+
+
 class DeviceLost(BaseException):
     """A device that runs nothing more in this process, after a CUDA error.
 

@@ -206,13 +206,6 @@ def run_assembly(target):
 
 
 @triton.jit
-def asserting(target, count):
-    tl.static_assert(True)
-    tl.device_assert(count < 3, "three is too many")
-    tl.store(target, count)
-
-
-@triton.jit
 def read_beside(shared, target, step):
     """By step: a program writes an element that another reads, before or after it, or its own."""
     me = tl.program_id(0)

@@ -197,15 +197,15 @@ def test_a_value_that_a_kernel_reads_elsewhere_is_in_its_key(
 ) -> None:
     """Triton's own key has the sources alone, so the compiled form of the old value would stay."""
 
-    def run() -> tuple[int, str]:
+    def run_kernel() -> tuple[int, str]:
         target = torch.zeros(1, dtype=torch.int32)
         with checking.checked():
             kernel[(1,)](target)
         bound = frontend.get_binder(kernel).bind((target,), {})
         return int(target.item()), frontend.compute_cache_key(kernel, bound)
 
-    before, key = run()
+    before, key = run_kernel()
     monkeypatch.setattr(owner, name, value)
-    after, changed_key = run()
+    after, changed_key = run_kernel()
     assert (before, after) == (20, 30)
     assert key != changed_key

@@ -6,7 +6,9 @@ violation. The executor's own checks find nothing: out-of-bounds lanes were mask
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,7 +82,13 @@ def store_report(emitter: Any, report: Any) -> None:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def run_on_cpu() -> Any:
+def run_on_cpu() -> Iterator[None]:
+    with replace_gpu_parts():
+        yield
+
+
+@contextlib.contextmanager
+def replace_gpu_parts() -> Iterator[None]:
     program_cache.get_jit()  # from the disk, as no program may be
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ReportEmitter, "emit_report", store_report)

@@ -25,10 +25,7 @@ from launch_programs import (
 
 from harness import checking
 from harness.sanitizer.launches.call_stacks import capture_stack
-from harness.sanitizer.launches.launch_violations import (
-    StaleGraphAddress,
-    StaleGraphNumber,
-)
+from harness.sanitizer.violations.exceptions import StaleGraphAddress, StaleGraphNumber
 
 pytestmark = pytest.mark.usefixtures("event_source")
 HERE = "launch_programs.py"

@@ -17,7 +17,7 @@ from launch_programs import find_violation, make_allocations, on_side_stream
 from harness import checking
 from harness.sanitizer.device import graph_pool, memory
 from harness.sanitizer.device.graphs import StaleGraphMemory
-from harness.sanitizer.launches.launch_violations import (
+from harness.sanitizer.violations.exceptions import (
     OverwrittenPoolMemory,
     StaleGraphAddress,
     UnorderedAccess,

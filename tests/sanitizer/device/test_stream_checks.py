@@ -19,10 +19,7 @@ from launch_programs import (
     scatter,
 )
 
-from harness.sanitizer.launches.launch_violations import (
-    EarlyReuse,
-    UnorderedAccess,
-)
+from harness.sanitizer.violations.exceptions import EarlyReuse, UnorderedAccess
 
 pytestmark = pytest.mark.usefixtures("event_source")
 

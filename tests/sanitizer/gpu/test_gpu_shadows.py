@@ -66,12 +66,6 @@ def make_numbers(count: int) -> torch.Tensor:
     ("launch", "words"),
     [
         (
-            lambda: known.same_place[(3,)](make_numbers(1), 7, STEP=1),
-            "write different values to target",
-        ),
-        (lambda: known.stored_and_counted[(2,)](make_numbers(1), 0), "store and update atomically"),
-        (lambda: known.read_beside[(2,)](make_numbers(2), make_numbers(2), 1), "reads|writes"),
-        (
             lambda: in_turns[(4,)](make_numbers(160), 4, 2, WIDTH=8),
             "write different values to target",
         ),

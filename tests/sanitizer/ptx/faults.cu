@@ -160,16 +160,6 @@ extern "C" __global__ void threads_write_one(float* out, int shift) {
 
 extern "C" __global__ void threads_write_same(float* out) { out[threadIdx.x / 2] = 5; }
 
-extern "C" __global__ void blocks_write_one(float* out) {
-  out[threadIdx.x] = blockIdx.x + 1.0f;  // FAULT blocks write
-}
-
-extern "C" __global__ void blocks_read_other(float* out, int n) {
-  float other = out[(blockIdx.x + 1) % n];  // FAULT blocks read
-  __syncthreads();
-  out[blockIdx.x] = other + 7.0f;  // FAULT blocks overwrite
-}
-
 extern "C" __global__ void store_and_update(float* out) {
   if (threadIdx.x == 0) out[0] = 3.0f;
   else atomicAdd(out, 1.0f);  // FAULT store and update

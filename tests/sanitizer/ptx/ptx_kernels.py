@@ -16,9 +16,9 @@ HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 _MEMORY = {"f16": "b16", "bf16": "b16", "f16x2": "b32", "bf16x2": "b32"}
 
 
-def read_compiled(name: str) -> tuple[Path, str]:
-    """Return a source of this folder, and its PTX with the source's own path."""
-    source = FOLDER / f"{name}.cu"
+def read_compiled(name: str, folder: Path = FOLDER) -> tuple[Path, str]:
+    """Return a source, and its PTX with the source's own path."""
+    source = folder / f"{name}.cu"
     text = source.with_suffix(".ptx").read_text()
     return source, text.replace(f'"{source.name}"', f'"{source}"')
 

@@ -15,7 +15,6 @@ from harness.sanitizer.ptx.module_text import PtxText
 from harness.sanitizer.ptx.reader import read_kernel
 from harness.sanitizer.ptx.used_bytes import UsedBytes
 from harness.sanitizer.violations.exceptions import (
-    AccessRuleViolation,
     BarrierDivergence,
     KernelAssertion,
     LaunchRefused,
@@ -24,28 +23,6 @@ from harness.sanitizer.violations.exceptions import (
     UncheckableKernel,
     UninitializedMemory,
 )
-
-
-@pytest.mark.parametrize(
-    ("entry", "marker", "name"),
-    [
-        ("read_row", "read", "read 4 bytes past the end of values (its index 64"),
-        ("write_row", "write", "wrote 4 bytes past the end of out (its index 64"),
-        ("update_row", "update", "updated 4 bytes past the end of out (its index 64"),
-    ],
-)
-def test_an_access_past_the_end_is_found(entry: str, marker: str, name: str) -> None:
-    parameters, tensors = make_rows(64, [64])
-    with pytest.raises(OutOfBounds, match=r"float32 \[64\]") as caught:
-        launch_fault(entry, parameters, tensors, grid=(2, 1, 1))
-    check_place(caught.value, marker, (8, 0, 0), (1, 0, 0))
-    assert name in caught.value.headline
-
-
-def test_an_access_before_the_start_is_found() -> None:
-    parameters, tensors = make_rows(64, [-2])
-    with pytest.raises(OutOfBounds, match="8 bytes before the start of values"):
-        launch_fault("read_row", parameters, tensors, grid=(2, 1, 1))
 
 
 def test_accesses_inside_are_no_violation() -> None:
@@ -225,25 +202,6 @@ def test_uninitialized_elements_of_a_tensor_are_found_until_they_are_written() -
     check_place(caught.value, "read", (5, 0, 0))
     launch_fault("write_row", parameters, tensors, grid=(2, 1, 1), fields={"out": fields})
     assert not empty.any()
-
-
-def test_an_access_rule_of_a_block_is_kept() -> None:
-    parameters, tensors = make_rows()
-    tensors["index"][40] = 3
-
-    def own_half(block: tuple[int, int, int]) -> Any:
-        mask = np.zeros(256, np.uint8)
-        mask[block[0] * 128 : block[0] * 128 + 128] = 1
-        return mask
-
-    options: dict[str, Any] = {"grid": (2, 1, 1)}
-    options["fields"] = {"out": {"allowed_writes": own_half}, "values": {"allowed_reads": own_half}}
-    with pytest.raises(AccessRuleViolation, match=r"out\[3\], outside of what block") as caught:
-        launch_fault("write_row", parameters, tensors, **options)
-    check_place(caught.value, "write", (8, 0, 0), (1, 0, 0))
-    with pytest.raises(AccessRuleViolation, match=r"values, index 3, .* may read") as caught:
-        launch_fault("read_row", parameters, tensors, **options)
-    check_place(caught.value, "read", (8, 0, 0), (1, 0, 0))
 
 
 # Barriers, alignment, assertions, launches

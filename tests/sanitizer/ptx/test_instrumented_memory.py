@@ -16,7 +16,6 @@ from harness.sanitizer.ptx.check_values import OTHER_WIDTHS, make_checked_parame
 from harness.sanitizer.ptx.instrumented_kernel import MAX_RACE_GROUPS, RaceGroup
 from harness.sanitizer.ptx.instrumented_races import MAY_SYNCHRONIZE, TOO_WIDE
 from harness.sanitizer.violations.exceptions import (
-    DataRace,
     OutOfBounds,
     UninitializedMemory,
     Violation,
@@ -133,36 +132,6 @@ _ROW = "mul.wide.u32 %rd3, %r1, 4; add.s64 %rd4, %rd1, %rd3;"
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (
-            "st.global.u32 [%rd1+8], %r1;",
-            "k: block (0, 0, 0) and block (1, 0, 0) write different values to target, index 2, "
-            "without an order",
-        ),
-        (
-            f"{_ROW} add.u32 %r3, %r1, 1; st.global.u32 [%rd4], %r3; ld.global.u32 %r4, [%rd1];",
-            "k: block (0, 0, 0) writes and block (1, 0, 0) reads target, index 0, without an order",
-        ),
-        (
-            "setp.eq.u32 %p1, %r1, 2; ld.global.u32 %r4, [%rd1+4];@%p1 st.global.u32 [%rd1+4], 9;",
-            "k: block (1, 0, 0) reads and block (2, 0, 0) writes target, index 1, without an order",
-        ),
-        (
-            "setp.eq.u32 %p1, %r1, 0; @%p1 st.global.u32 [%rd1], 9;"
-            "@!%p1 red.global.add.u32 [%rd1], 1;",
-            "k: block (0, 0, 0) and block (1, 0, 0) store and update atomically target, index 0, "
-            "without an order",
-        ),
-    ],
-)
-def test_two_blocks_that_meet_in_one_element_are_reported(body: str, words: str) -> None:
-    first = run_race(body, blocks=3)[0]
-    assert isinstance(first, DataRace)
-    assert first.headline == words
-
-
-@pytest.mark.parametrize(
     "body",
     [
         f"{_ROW} st.global.u32 [%rd4], %r1; ld.global.u32 %r3, [%rd4];",  # each its own
@@ -174,10 +143,6 @@ def test_two_blocks_that_meet_in_one_element_are_reported(body: str, words: str)
 )
 def test_blocks_that_do_not_meet_are_no_race(body: str) -> None:
     assert run_race(body) == []
-
-
-def test_one_block_is_no_race() -> None:
-    assert run_race("st.global.u32 [%rd1+8], %r1;", blocks=1) == []
 
 
 def test_a_vector_meets_a_single_element_in_it() -> None:

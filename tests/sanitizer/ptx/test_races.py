@@ -49,27 +49,6 @@ def test_two_threads_that_write_the_same_value_do_not_race() -> None:
     launch_fault("threads_write_same", pack_parameters(out), {"out": out})
 
 
-def test_blocks_that_write_one_element_race() -> None:
-    out = np.zeros(64, np.float32)
-    launch_fault("blocks_write_one", pack_parameters(out), {"out": out})
-    with pytest.raises(DataRace, match=r"another block and block .1, 0, 0. write") as caught:
-        launch_fault("blocks_write_one", pack_parameters(out), {"out": out}, grid=(2, 1, 1))
-    check_place(caught.value, "blocks write", (0, 0, 0), (1, 0, 0))
-
-
-def test_a_block_that_overwrites_what_another_reads_races() -> None:
-    out = np.zeros(64, np.float32)
-    with pytest.raises(DataRace, match=r"another block reads and block .1, 0, 0. writes") as caught:
-        launch_fault(
-            "blocks_read_other",
-            pack_parameters(out, 3),
-            {"out": out},
-            grid=(3, 1, 1),
-            block=(1, 1, 1),
-        )
-    check_place(caught.value, "blocks overwrite", (0, 0, 0), (1, 0, 0))
-
-
 def test_a_store_beside_an_atomic_update_races() -> None:
     out = np.zeros(64, np.float32)
     with pytest.raises(DataRace, match="store and update atomically"):

@@ -1,10 +1,8 @@
 """Stand-ins for operators of CUDA binaries: one module an operator or family, by name.
 
 A module here registers functions, each with the names it stands in for and the specification it
-follows; what several of them compute lies in `formulas`. `fixtures/stand_ins` draws their calls, on
-which a test compares them with SGLang's own fallbacks and `bench/cases/stand_ins.py` with the
-operators on a card. See
-docs/explanation/virtual-device.md.
+follows; what several take of torch operations lies in `formulas`. `fixtures/stand_ins` draws their
+calls, and compares them with their judges there. See docs/explanation/virtual-device.md.
 """
 
 from __future__ import annotations

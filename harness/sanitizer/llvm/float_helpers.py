@@ -7,8 +7,8 @@ _E2M1_LIMITS = (
     ("ugt", 0.25), ("uge", 0.75), ("ugt", 1.25), ("uge", 1.75), ("ugt", 2.5), ("uge", 3.5),
     ("ugt", 5.0),
 )  # fmt: skip
-# Helpers that `select_helpers` adds to a module that calls them.
-HELPERS = {
+# Helpers that `number_formats.select_called_helpers` adds to a module that calls them.
+FLOAT_HELPERS = {
     "flush": """define internal float @flush(float %x) alwaysinline {
   %a = call float @llvm.fabs.f32(float %x)
   %small = fcmp olt float %a, 0x3810000000000000
@@ -136,12 +136,3 @@ HELPERS = {
 }
 """,
 }
-
-
-_CALLED_HELPERS = {"sum_directed": "round_directed"}
-
-
-def select_helpers(text: str) -> str:
-    names = {name for name in HELPERS if f"@{name}(" in text}
-    names |= {_CALLED_HELPERS[name] for name in names if name in _CALLED_HELPERS}
-    return "".join(part for name, part in HELPERS.items() if name in names)

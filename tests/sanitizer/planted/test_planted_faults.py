@@ -1,0 +1,52 @@
+"""Each planted fault is reported by each back end, in the same words, and nothing else is."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from back_ends import BACK_ENDS, BackEnd
+from fault_table import FAULTS, PlantedFault
+
+from harness.sanitizer.violations.kinds import ViolationKind
+from harness.sanitizer.violations.targets import Target, list_kinds
+
+ON_EACH = pytest.mark.parametrize(
+    ("target", "launch"),
+    [
+        pytest.param(*each, id=name, marks=[pytest.mark.needs_cuda] * (name == "a card"))
+        for name, each in BACK_ENDS.items()
+    ],
+)
+
+
+@pytest.fixture(params=FAULTS)
+def fault(request: Any) -> PlantedFault:
+    return FAULTS[request.param]
+
+
+@ON_EACH
+def test_a_fault_is_reported_where_its_kind_is_looked_for(
+    target: Target, launch: BackEnd, fault: PlantedFault
+) -> None:
+    if fault.kind not in list_kinds(target):
+        if fault.kind is not ViolationKind.ASSERTION:  # which would end the process, on a card
+            assert launch(fault, False) == []
+        return
+    found = launch(fault, False)
+    unit = "program" if target in (Target.TRITON_CPU, Target.TRITON_GPU) else "block"
+    other = rf"({unit} \(0, 0, 0\)|another {unit})"
+    for report in found if fault.kind.name.endswith("READ") else found[:1]:
+        assert re.fullmatch(fault.headline.format(unit=unit, other=other), report.headline)
+    first = found[0]
+    lines = (first.location.text, *first.location.inlined)
+    assert any(line.endswith("FAULT") for line in lines)
+    assert fault.program in (None, first.location.program)
+
+
+@ON_EACH
+def test_the_launch_beside_it_is_no_report(
+    target: Target, launch: BackEnd, fault: PlantedFault
+) -> None:
+    assert launch(fault, True) == []
