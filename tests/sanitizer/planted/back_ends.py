@@ -64,7 +64,9 @@ def run_in_session(fault: PlantedFault, is_right: bool, device: str = "cpu") -> 
         if launch.ruled is not None:
             session.allow(launch.ruled, **{launch.ruled_verb: launch.allow_own})
         with contextlib.suppress(checking.Violation):
-            fault.kernel[(launch.blocks,)](*launch.arguments)
+            # A card's kernel has its assertions only if it is launched for debugging.
+            options = {"debug": True} if device == "cuda" else {}
+            fault.kernel[(launch.blocks,)](*launch.arguments, **options)
             if device == "cuda":
                 session.raise_reported()
         found = list(session.launches.errors)
