@@ -30,6 +30,7 @@ from harness.runs.matrix import shards
 from harness.runs.matrix.cell_attempt import CellTask, get_timestamp
 from harness.runs.matrix.cell_plan import MatrixCell, MatrixPlan
 from harness.runs.matrix.cell_scheduler import (
+    CellExecutor,
     CellScheduler,
     FinishedAttempt,
     RetryRules,
@@ -71,10 +72,11 @@ class FleetRates(msgspec.Struct, frozen=True):
     straggler_rate: float = 0.02  # ten times the duration
 
 
-class SimulatedFleet:
+class SimulatedFleet(CellExecutor):
     """A number of workers, each with one cell at a time."""
 
     def __init__(self, workers: int, seed: int = 0, rates: FleetRates | None = None) -> None:
+        super().__init__()
         self.workers = workers
         self.rates = rates or FleetRates()
         self.generator = random.Random(seed)
@@ -102,6 +104,7 @@ class SimulatedFleet:
         )
         ended = FinishedAttempt(task.cell_id, attempt)
         heapq.heappush(self.running, (self.clock + seconds, len(self.started_attempts), ended))
+        self.report_finished()
 
     def _draw_outcome(self) -> tuple[AttemptOutcome, str]:
         drawn = self.generator.random()
@@ -112,22 +115,19 @@ class SimulatedFleet:
             return outcome, TEXT_BY_FAILURE[outcome]
         return AttemptOutcome.GREEN, "exit code 0"
 
-    def wait(self, seconds: float) -> list[FinishedAttempt]:
-        """Return the attempts that end within `seconds` of simulated time after the next end."""
-        if not self.running:
-            return []
-        until = self.running[0][0] + seconds
+    def collect_finished(self) -> list[FinishedAttempt]:
+        """Return the attempts that end within half a simulated second after the next end."""
+        until = self.running[0][0] + 0.5 if self.running else 0.0
         ended = []
         while self.running and self.running[0][0] <= until:
             self.clock, _, attempt = heapq.heappop(self.running)
             ended.append(attempt)
+        if self.running:
+            self.report_finished()
         return ended
 
     def stop(self) -> None:
         self.running.clear()
-
-    def close(self) -> None:
-        self.stop()
 
 
 def make_plan(count: int) -> MatrixPlan:

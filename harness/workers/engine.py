@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from harness.core import process_exit
 from harness.core.errors import NotReadyError, UnfixError
@@ -32,7 +32,6 @@ from harness.core.signals import record_stop_signals
 
 ItemT = TypeVar("ItemT", bound=Hashable)
 MessageT = TypeVar("MessageT")
-MessageT_co = TypeVar("MessageT_co", covariant=True)
 
 START_TIMEOUT = 900.0  # seconds for the imports of a worker, before it counts as hanging
 POLL_SECONDS = 0.2  # the longest wait for a message
@@ -41,32 +40,40 @@ _SERIALS = count(1)
 _MESSAGE_SLACK = 30.0  # seconds beyond its limit until a missing message means a hanging worker
 
 
-class Worker(Protocol[MessageT_co]):
-    """A process that runs items; a `select` waits for its messages."""
+class Worker(Generic[MessageT]):
+    """What runs items; the engine waits for its messages.
 
-    is_ready: bool  # it has reported what it can run
-    started: float  # on the monotonic clock
+    The defaults are those of a worker that is ready at once and has no process of its own.
+    """
 
-    def fileno(self) -> int: ...
+    is_ready = True  # it has reported what it can run
+    started = 0.0  # on the monotonic clock
+
+    def fileno(self) -> int:
+        """Return the descriptor that has input once there is a message, or the worker ended."""
+        raise NotImplementedError
+
+    def receive_messages(self) -> Sequence[MessageT] | None:
+        """Return the messages that have arrived; None once the worker has ended."""
+        raise NotImplementedError
 
     @property
     def unsent_ends(self) -> Sequence[int]:
         """The descriptors that take more of a request that is only sent in part."""
-        ...
+        return ()
 
-    def send_rest(self) -> None: ...
+    def send_rest(self) -> None:
+        """Send more of such a request."""
 
-    def receive_messages(self) -> Sequence[MessageT_co] | None:
-        """Return the messages that have arrived; None once the worker has ended."""
-        ...
-
-    def ask_to_end(self) -> None: ...
+    def ask_to_end(self) -> None:
+        """Ask the worker to end, without waiting for it."""
 
     def end(self, kill: bool = False) -> int:
         """End the worker and all below it; return its exit code, negative for a signal."""
-        ...
+        return 0
 
-    def read_log_tail(self) -> str: ...
+    def read_log_tail(self) -> str:
+        return ""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import secrets
 import signal
 import time
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -15,9 +15,8 @@ from harness.core import processes
 from harness.core.child_process import PipedProcess
 from harness.patching import bootstrap
 from harness.patching.child_environment import HARNESS_PATH, RELEASE_VARIABLE, ChildEnvironment
+from harness.workers.engine import MessageT, Worker
 from harness.workers.messages import SETTINGS_VARIABLE, WorkerSettings
-
-MessageT = TypeVar("MessageT")
 
 _MAX_LOG_BYTES = 8000  # the limit of a log in a message
 ENGINE_TEST_FILE = "test_engine.py"  # its guards start servers, which no fork patches
@@ -26,7 +25,7 @@ _EXIT_TIMEOUT = 1.0  # seconds for a worker to end by itself
 _HASH_SEED = str(secrets.randbelow(2**32))
 
 
-class WorkerProcess(PipedProcess, Generic[MessageT]):
+class WorkerProcess(PipedProcess, Worker[MessageT]):
     """A process that imports a release and runs its tests (see `pytest_session`)."""
 
     module: ClassVar[str]  # the module that runs in it

@@ -89,12 +89,16 @@ def test_messages_longer_than_a_pipe_block_neither_side(tmp_path: Path) -> None:
 def test_the_first_release_goes_first_and_the_next_one_imports_meanwhile(
     tmp_path: Path, pools: list[ToyPool]
 ) -> None:
-    gate = tmp_path / "gate"
+    gate, import_gate = tmp_path / "gate", tmp_path / "imported"
     for name in "abcd":
-        pools.append(ToyPool(tmp_path, f"await {gate} {name}1", f"pass {name}2", name=name, jobs=1))
+        words, start = (f"await {gate} {name}1", f"pass {name}2"), f"await {import_gate}"
+        start = "" if name == "a" else start  # the first one is imported first
+        pools.append(ToyPool(tmp_path, *words, name=name, jobs=1, start=start))
     turns = Engine(pools, 1).iterate_turns()
     for _ in turns:
-        if pools[0].running and pools[1].is_collected:
+        if pools[0].running:
+            import_gate.touch()
+        if pools[1].is_collected:
             break
     assert [bool(pool.workers) for pool in pools] == [True, True, False, False]
     assert not pools[1].begun

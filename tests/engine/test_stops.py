@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from harness.workers.engine import Engine
 # A run that stores each result as a line, in two parts with time for a signal between them.
 PROGRAM = """
 import sys, time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
 from toy_kind import ToyPool
@@ -90,3 +92,12 @@ def test_an_error_while_a_result_is_stored_ends_the_run_and_its_workers(tmp_path
     engine.end()
     assert worker.process.poll() is not None
     assert not os.path.exists(f"/proc/{worker.process.pid}")
+
+
+def test_a_run_in_another_thread_leaves_signals_to_the_main_one(tmp_path: Path) -> None:
+    pool = ToyPool(tmp_path, "pass 1")
+    engine = Engine([pool], 1)
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(engine.run).result()
+    engine.end()
+    assert set(pool.results) == {"pass 1"}

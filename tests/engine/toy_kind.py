@@ -12,12 +12,12 @@ from typing import Any
 
 from harness.core import processes
 from harness.core.child_process import PipedProcess
-from harness.workers.engine import Assignment, WorkerEnd, WorkPool
+from harness.workers.engine import Assignment, Worker, WorkerEnd, WorkPool
 
 WORKER = Path(__file__).with_name("toy_worker.py")
 
 
-class ToyWorker(PipedProcess):
+class ToyWorker(PipedProcess, Worker[str]):
     """The process, as the engine sees it."""
 
     def __init__(self, log: Path, start: str, forks: bool) -> None:

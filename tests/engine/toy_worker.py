@@ -16,6 +16,8 @@ def serve(read: int, write: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if start == "hangs":
         time.sleep(600)
+    if start.startswith("await "):
+        act(*start.split(), worker=os.getpid())
     os.write(write, b"ready\n")
     if start == "ends when idle":
         return
@@ -39,10 +41,9 @@ def act(verb: str, file: str = "", *rest: str, worker: int) -> str:
         return ""
     if verb == "leave":  # as `sys.exit()` in a library would
         os._exit(0)
-    if verb == "hang":
-        time.sleep(600)
-    if verb == "await":
-        while not Path(file).exists():
+    if verb in ("hang", "await"):
+        parent = os.getppid()  # nothing is left once it is gone
+        while os.getppid() == parent and not (file and Path(file).exists()):
             time.sleep(0.01)
     if verb == "say":
         return "x" * int(file)

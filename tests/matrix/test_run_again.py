@@ -20,6 +20,7 @@ from harness.runs.matrix.cell_attempt import CellTask
 from harness.runs.matrix.cell_plan import MatrixCell
 from harness.runs.matrix.cell_scheduler import (
     MAX_LOSSES,
+    CellExecutor,
     CellScheduler,
     FinishedAttempt,
     RetryRules,
@@ -180,31 +181,31 @@ def test_a_share_that_is_none_is_refused(drive: Drive, words: str) -> None:
         drive.run(f"--shard={words}")
 
 
-class UnluckyExecutor:
+class UnluckyExecutor(CellExecutor):
     """An executor whose workers die this often, and then report the given outcomes."""
 
     def __init__(self, losses: int, then: list[Outcome]) -> None:
+        super().__init__()
         self.left = [Outcome.LOST] * losses + then
-        self.started: list[CellTask] = []
+        self.tasks: list[CellTask] = []
 
     def describe_shortage(self, needs: MachineNeeds) -> str:
         return ""
 
     def has_room(self, needs: MachineNeeds) -> bool:
-        return not self.started
+        return not self.tasks
 
     def start(self, task: CellTask, needs: MachineNeeds) -> None:
-        self.started.append(task)
+        self.tasks.append(task)
+        self.report_finished()
 
-    def wait(self, seconds: float) -> list[FinishedAttempt]:
-        task = self.started.pop()
+    def collect_finished(self) -> list[FinishedAttempt]:
+        task = self.tasks.pop()
         attempt = CellAttempt(task.attempt_number, self.left.pop(0), "so", "now")
         return [FinishedAttempt(task.cell_id, attempt)]
 
     def stop(self) -> None:
-        self.started.clear()
-
-    def close(self) -> None: ...
+        self.tasks.clear()
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.core import child_process
 from harness.core.pipes import PipeEnd
+from harness.workers.engine import Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,11 @@ class FindingOrder:
     slow_step: str = ""  # the step in which an earlier fork ran out of time
 
 
-class GpuFork:
+class GpuFork(Worker[bytes]):
     """A fork that serves orders, one at a time."""
-
-    is_ready = True
 
     def __init__(self, serve: Callable[[PipeEnd], None]) -> None:
         self.process, self.pipe = child_process.fork_with_pipe(serve, new_session=True)
-        self.started = time.monotonic()
         self.remaining: list[int] = []
         self.slow_step = ""  # the slow step of its order
         self.step = ""  # the step that it has begun
@@ -65,6 +62,3 @@ class GpuFork:
         code = self.process.reap()
         child_process.kill_process_group(self.process.pid)  # its assembler may still run
         return code
-
-    def read_log_tail(self) -> str:
-        return ""  # its output is in this process's log

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import signal
 import socket
-import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +23,7 @@ from harness.runs.bisect.trial_runner import ToggleChoices, TrialJob, VersionUnd
 from harness.store.bisect.values import BisectAnswer, BisectTrial
 from harness.workers import command_supervisor
 from harness.workers.command_supervisor import CommandRequest
-from harness.workers.engine import Assignment, Engine, WorkPool
+from harness.workers.engine import Assignment, Engine, Worker, WorkPool
 
 MAX_OUTPUT_KEPT = 6000  # characters of output in a trial
 MAX_OUTPUT_JUDGED = 1 << 20  # bytes of output that the rules read
@@ -180,22 +179,16 @@ class CommandRunner:
         return f"cd {shlex.quote(str(self.cwd))} && {shlex.join([*words, '--', *self.command])}"
 
 
-class _CommandWorker:
+class _CommandWorker(Worker[None]):
     """A command below its supervisor: a worker of one item, whose end is its only message."""
 
-    is_ready = True
-    unsent_ends = ()
-
     def __init__(self) -> None:
-        self.started = time.monotonic()
         self.supervisor: ProcessHandle | None = None
         self.folder = Path()
 
     def fileno(self) -> int:
         assert self.supervisor is not None
         return self.supervisor.fileno()
-
-    def send_rest(self) -> None: ...
 
     def receive_messages(self) -> list[None]:
         return [None]
@@ -209,9 +202,6 @@ class _CommandWorker:
         with contextlib.suppress(ChildProcessError):
             return self.supervisor.reap() if self.supervisor is not None else 0
         return 0
-
-    def read_log_tail(self) -> str:
-        return ""
 
 
 class _CommandPool(WorkPool[tuple[int, TrialJob], None]):

@@ -1,4 +1,4 @@
-"""Schedules the cells of a run: the longest first, retries, and saving of attempts.
+"""The cells of a run for the engine: the longest first, retries, and saving of attempts.
 
 A `CellExecutor` runs the cells, here or on a cluster. Finished attempts are saved in batches,
 within a quarter of a second: a disk write each would be slower than a large fleet. One invariant:
@@ -8,11 +8,14 @@ lost, a flaky cell would be reported as green.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -21,8 +24,8 @@ from harness.runs.matrix import release_setup
 from harness.runs.matrix.cell_attempt import CellTask, get_timestamp
 from harness.runs.matrix.cell_plan import MatrixCell
 from harness.store.matrix.values import AttemptOutcome, CellAttempt
+from harness.workers.engine import Assignment, Engine, Worker, WorkPool
 
-WAIT_SECONDS = 0.5  # the longest wait for a finished attempt
 FLUSH_SECONDS = 0.25  # the longest time until a finished attempt is saved
 MAX_LOSSES = 3  # machines that a cell may take down before it is given up
 
@@ -34,28 +37,52 @@ class FinishedAttempt(msgspec.Struct, frozen=True):
     attempt: CellAttempt
 
 
-class CellExecutor(Protocol):
-    """Runs cells, many at a time."""
+class CellExecutor(Worker[FinishedAttempt], ABC):
+    """Runs cells, many at a time; for the engine it is one worker, which has always started."""
 
+    def __init__(self) -> None:
+        self._wake_up = os.eventfd(0, os.EFD_NONBLOCK)
+
+    @abstractmethod
     def describe_shortage(self, needs: MachineNeeds) -> str:
         """Describe the needs that no machine meets; '' if one machine meets all."""
-        ...
 
+    @abstractmethod
     def has_room(self, needs: MachineNeeds) -> bool:
         """Return whether one more cell with these needs may start now."""
-        ...
 
+    @abstractmethod
     def start(self, task: CellTask, needs: MachineNeeds) -> None: ...
 
-    def wait(self, seconds: float) -> list[FinishedAttempt]:
-        """Return all finished attempts; wait at most so long for the first."""
-        ...
+    @abstractmethod
+    def collect_finished(self) -> list[FinishedAttempt]:
+        """Return all attempts that have finished."""
 
+    def give_up_unplaceable(self) -> list[FinishedAttempt]:
+        """End the attempts that wait for a machine which is gone; called now and then."""
+        return []
+
+    @abstractmethod
     def stop(self) -> None:
         """End all running attempts, without a report."""
-        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        os.close(self._wake_up)
+
+    # As a worker of the engine
+
+    def report_finished(self) -> None:
+        """Wake the engine up: an attempt has finished. Any thread may call it."""
+        with contextlib.suppress(OSError):  # closed after a stop
+            os.eventfd_write(self._wake_up, 1)
+
+    def fileno(self) -> int:
+        return self._wake_up
+
+    def receive_messages(self) -> list[FinishedAttempt]:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake_up)
+        return self.collect_finished()
 
 
 class RetryRules(msgspec.Struct, frozen=True):
@@ -80,7 +107,7 @@ class RunLocation(msgspec.Struct, frozen=True):
 SaveAttempts = Callable[[list[tuple[str, CellAttempt]]], None]
 
 
-class CellScheduler:
+class CellScheduler(WorkPool[MatrixCell, FinishedAttempt]):
     """One run of some cells."""
 
     def __init__(
@@ -93,6 +120,9 @@ class CellScheduler:
         earlier_attempts: dict[str, list[CellAttempt]] | None = None,
     ) -> None:
         """Schedule cells; `earlier_attempts` has a resumed run's attempts at unfinished cells."""
+        super().__init__("the matrix", sys.maxsize)
+        self.is_collected = True
+        self.workers.append(executor)
         self.cells = {cell.identity: cell for cell in cells}
         self.executor = executor
         self.location = location
@@ -101,8 +131,8 @@ class CellScheduler:
         earlier = earlier_attempts or {}
         self.attempts = {name: list(earlier.get(name, [])) for name in self.cells}
         self.earlier_attempt_counts = {name: len(earlier.get(name, [])) for name in self.cells}
-        self.waiting: dict[bytes, deque[MatrixCell]] = {}
-        self.running: set[str] = set()
+        self.queues: dict[bytes, deque[MatrixCell]] = {}  # by needs
+        self.serials: dict[str, int] = {}  # of the running cells
         self.shortages: dict[bytes, str] = {}  # by needs: the resources that no machine has
         self.unsaved: list[tuple[str, CellAttempt]] = []
         self.saved_at = time.monotonic()
@@ -110,31 +140,51 @@ class CellScheduler:
     def run(self) -> bool:
         """Run all cells; False if --fail-fast ended the run at a cell that is not green."""
         for cell in sort_longest_first(self.cells.values()):
-            self.waiting.setdefault(encode_needs(cell.needs), deque()).append(cell)
+            self.queues.setdefault(encode_needs(cell.needs), deque()).append(cell)
         try:
-            return self._run_until_done()
+            Engine([self], self.jobs).run()
+            return not self.is_given_up
         finally:
             if self.running:
                 self.executor.stop()
             self._flush()
 
-    def _run_until_done(self) -> bool:
-        while self.running or any(self.waiting.values()):
-            green = self._save_finished(self._fail_unplaceable())
-            if green or not self.rules.fail_fast:
-                self._start_waiting()
-                seconds = FLUSH_SECONDS if self.unsaved else WAIT_SECONDS
-                finished = self.executor.wait(seconds) if self.running else []
-                attempts = [self._finish_attempt(one) for one in finished]
-                green = self._save_finished(attempts) and green
-            if not green and self.rules.fail_fast:
-                return False
-        return True
+    # For the engine
+
+    @property
+    def is_done(self) -> bool:
+        return super().is_done and (self.is_given_up or not any(self.queues.values()))
+
+    def count_workers(self) -> int:
+        return 1
+
+    def refill(self) -> None:
+        """Take the next cell that some machine has room for."""
+        self._save_finished(self._fail_unplaceable())
+        for queue in self.queues.values():
+            if queue and not self.is_given_up and self.executor.has_room(queue[0].needs):
+                self.waiting.append(queue.popleft())
+                return
+
+    def send_item(self, assignment: Assignment[MatrixCell]) -> None:
+        cell = assignment.item
+        self.serials[cell.identity] = assignment.serial
+        self.executor.start(self._make_task(cell), cell.needs)
+
+    def handle_message(self, worker: CellExecutor, message: FinishedAttempt) -> None:
+        self.finish(self.serials.pop(message.cell_id))
+        self._save_finished([self._finish_attempt(message)])
+
+    def check_limits(self, now: float) -> None:
+        for finished in self.executor.give_up_unplaceable():
+            self.handle_message(self.executor, finished)
+        if self.unsaved and now > self.saved_at + FLUSH_SECONDS:
+            self._flush()
 
     def _fail_unplaceable(self) -> list[tuple[str, CellAttempt]]:
         """End the waiting cells whose needs no machine meets."""
         finished = []
-        for shape, queue in self.waiting.items():
+        for shape, queue in self.queues.items():
             if not queue:
                 continue
             shortage = self.executor.describe_shortage(queue[0].needs)
@@ -149,13 +199,6 @@ class CellScheduler:
     def _make_not_ready_attempt(self, cell: MatrixCell, reason: str) -> CellAttempt:
         number = len(self.attempts[cell.identity]) + 1
         return CellAttempt(number, AttemptOutcome.NOT_READY, reason, get_timestamp(), last=True)
-
-    def _start_waiting(self) -> None:
-        for queue in self.waiting.values():
-            while queue and self.executor.has_room(queue[0].needs):
-                cell = queue.popleft()
-                self.executor.start(self._make_task(cell), cell.needs)
-                self.running.add(cell.identity)
 
     def _make_task(self, cell: MatrixCell) -> CellTask:
         return CellTask(
@@ -175,11 +218,10 @@ class CellScheduler:
 
     def _finish_attempt(self, finished: FinishedAttempt) -> tuple[str, CellAttempt]:
         """Mark whether the attempt is the last; a cell to retry waits again, before all others."""
-        self.running.discard(finished.cell_id)
         cell = self.cells[finished.cell_id]
         retry = self._can_retry(cell, finished.attempt)
         if retry:
-            self.waiting[encode_needs(cell.needs)].appendleft(cell)
+            self.queues[encode_needs(cell.needs)].appendleft(cell)
         return finished.cell_id, msgspec.structs.replace(finished.attempt, last=not retry)
 
     def _can_retry(self, cell: MatrixCell, attempt: CellAttempt) -> bool:
@@ -190,15 +232,16 @@ class CellScheduler:
         failed = sum(one.outcome.is_failure for one in attempts)
         return attempt.outcome.is_failure and failed <= self.rules.retries
 
-    def _save_finished(self, finished: list[tuple[str, CellAttempt]]) -> bool:
-        """Save attempts, now or with the next batch; False if one ends a cell that is not green."""
+    def _save_finished(self, finished: list[tuple[str, CellAttempt]]) -> None:
+        """Save attempts, now or with the next batch; with --fail-fast a bad cell is the last."""
         self.unsaved += finished
         for cell, attempt in finished:
             self.attempts[cell].append(attempt)
         late = time.monotonic() > self.saved_at + FLUSH_SECONDS
         if late or any(not one.last for _, one in finished):
             self._flush()
-        return not any(one.last and one.outcome is not AttemptOutcome.GREEN for _, one in finished)
+        if any(one.last and one.outcome is not AttemptOutcome.GREEN for _, one in finished):
+            self.is_given_up = self.is_given_up or self.rules.fail_fast
 
     def _flush(self) -> None:
         attempts, self.unsaved = self.unsaved, []

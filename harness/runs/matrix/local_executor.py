@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -13,7 +13,7 @@ from harness.core import machine
 from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import cell_attempt
 from harness.runs.matrix.cell_attempt import CellTask
-from harness.runs.matrix.cell_scheduler import FinishedAttempt
+from harness.runs.matrix.cell_scheduler import CellExecutor, FinishedAttempt
 from harness.store.matrix.values import CellAttempt
 
 
@@ -36,12 +36,13 @@ def detect_devices() -> MachineDevices:
     return MachineDevices(len(os.sched_getaffinity(0)), names, kind, npus)
 
 
-class LocalExecutor:
-    """A `CellExecutor` with one thread for each running cell."""
+class LocalExecutor(CellExecutor):
+    """One thread for each running cell."""
 
     def __init__(
         self, jobs: int | None = None, machine_devices: MachineDevices | None = None
     ) -> None:
+        super().__init__()
         devices = self.devices = machine_devices or detect_devices()
         self.jobs = jobs or max(1, int(devices.cpus))
         self.cpus = max(devices.cpus, self.jobs)  # --jobs may ask for more cells than CPUs
@@ -88,6 +89,7 @@ class LocalExecutor:
             cell_attempt.run_attempt, task, Path(task.log_folder), self.stop_requested
         )
         self.running[run] = task, needs, chosen
+        run.add_done_callback(lambda _: self.report_finished())
 
     def _choose_gpus(self, gpus: float) -> list[tuple[str, float]] | None:
         """Choose whole GPUs, or a share of the fullest GPU with room; None: not now."""
@@ -100,8 +102,8 @@ class LocalExecutor:
         idle = [name for name, free in self.free_gpus.items() if free == 1.0]
         return [(name, 1.0) for name in idle[: int(gpus)]] if len(idle) >= gpus else None
 
-    def wait(self, seconds: float) -> list[FinishedAttempt]:
-        done, _ = wait(self.running, seconds, FIRST_COMPLETED)
+    def collect_finished(self) -> list[FinishedAttempt]:
+        done = [run for run in self.running if run.done()]
         finished: list[FinishedAttempt] = []
         # Finished attempts are returned before a supervisor's error ends the run.
         for run in sorted(done, key=lambda future: future.exception() is not None):
@@ -120,6 +122,7 @@ class LocalExecutor:
 
     def close(self) -> None:
         self.stop()
+        super().close()
 
 
 def _count_npus(needs: MachineNeeds) -> float:

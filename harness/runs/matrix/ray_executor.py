@@ -24,7 +24,7 @@ from harness.core.errors import NotReadyError
 from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import cell_attempt, code_shipping, node_resources
 from harness.runs.matrix.cell_attempt import CellTask
-from harness.runs.matrix.cell_scheduler import FinishedAttempt, encode_needs
+from harness.runs.matrix.cell_scheduler import CellExecutor, FinishedAttempt, encode_needs
 from harness.store.matrix.values import AttemptOutcome, CellAttempt
 
 MAX_LOG_BYTES = 64_000  # size of a log's end that returns with the result
@@ -74,8 +74,8 @@ class RunningTask(msgspec.Struct, frozen=True):
     started: float
 
 
-class RayExecutor:
-    """A `CellExecutor`: one Ray task for a cell, placed by Ray's own scheduler."""
+class RayExecutor(CellExecutor):
+    """One Ray task for a cell, placed by Ray's own scheduler."""
 
     def __init__(
         self,
@@ -84,6 +84,7 @@ class RayExecutor:
         node_loss_seconds: float = NODE_LOSS_SECONDS,
         ship: bool = False,
     ) -> None:
+        super().__init__()
         self.node_loss_seconds = node_loss_seconds
         self._connect(address, jobs, code_shipping.build_runtime_environment() if ship else None)
         self.nodes = _list_alive_nodes()
@@ -128,15 +129,16 @@ class RayExecutor:
             **options, resources=custom.resources, accelerator_type=custom.accelerator
         ).remote(msgspec.msgpack.encode(task))
         self.running[run] = RunningTask(task, needs, time.monotonic())
+        run.future().add_done_callback(lambda _: self.report_finished())
         shape = encode_needs(needs)
         self.queued_by_shape[shape] = self.queued_by_shape.get(shape, 0) + 1
 
-    def wait(self, seconds: float) -> list[FinishedAttempt]:
+    def collect_finished(self) -> list[FinishedAttempt]:
+        if not self.running:
+            return []
         runs = list(self.running)
-        done, rest = ray.wait(runs, num_returns=1, timeout=seconds, fetch_local=False)
-        if done and rest:
-            done += ray.wait(rest, num_returns=len(rest), timeout=0, fetch_local=False)[0]
-        return [self._finish_task(run) for run in done] + self._give_up_unplaceable()
+        done, _ = ray.wait(runs, num_returns=len(runs), timeout=0, fetch_local=False)
+        return [self._finish_task(run) for run in done]
 
     def _finish_task(self, reference: Any) -> FinishedAttempt:
         running = self._forget_task(reference)
@@ -160,7 +162,7 @@ class RayExecutor:
         self.queued_by_shape[encode_needs(running.needs)] -= 1
         return running
 
-    def _give_up_unplaceable(self) -> list[FinishedAttempt]:
+    def give_up_unplaceable(self) -> list[FinishedAttempt]:
         """End the tasks that wait for nodes which have been away for too long."""
         now = time.monotonic()
         if now < self.nodes_checked_at + NODE_POLL_SECONDS:
@@ -190,6 +192,7 @@ class RayExecutor:
 
     def close(self) -> None:
         ray.shutdown()
+        super().close()
 
 
 def _make_unrun_attempt(
