@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -25,10 +27,12 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_each_function_sees_the_executed_module_once(module: str) -> None:
     """A search for the module is no import of it."""
     found: list[str] = []
+
+    def make_hook(name: str) -> Callable[[Any], None]:
+        return lambda imported: found.append(f"{name} {imported.value}")
+
     for name in ("first", "second"):
-        after_import.call_after_import(
-            {module: lambda imported, name=name: found.append(f"{name} {imported.value}")}
-        )
+        after_import.call_after_import({module: make_hook(name)})
     assert importlib.util.find_spec(module) is not None
     assert found == []
     importlib.import_module(module)

@@ -58,7 +58,7 @@ def draw_heads(draw: KernelDraw, tokens: int) -> tuple[torch.Tensor, torch.Tenso
     return parts[0], parts[1], parts[2]
 
 
-def rotate(
+def rotate_rows(
     rows: torch.Tensor, angles: torch.Tensor, positions: torch.Tensor, is_neox: bool = True
 ) -> torch.Tensor:
     return rotate_heads(rows.float(), *find_angles(angles.float(), positions), is_neox)
@@ -69,7 +69,7 @@ def heads_are_rotated_by_their_positions(draw: KernelDraw, run: Any) -> Pair:
     positions, is_neox = draw_positions(draw), draw.flag()
     queries, keys, _ = draw_heads(draw, len(positions))
     angles = make_angles(draw.one_of(32, HEAD), draw.device).to(torch.bfloat16)
-    wanted = [rotate(rows, angles, positions, is_neox) for rows in (queries, keys)]
+    wanted = [rotate_rows(rows, angles, positions, is_neox) for rows in (queries, keys)]
     has_keys = draw.flag()
     flat = queries.flatten(1), keys.flatten(1) if has_keys else None
     run(positions, *flat, HEAD, angles, is_neox)
@@ -81,7 +81,7 @@ def heads_are_rotated_in_place(draw: KernelDraw, run: Any) -> Pair:
     positions = draw_positions(draw, draw.one_of(*INDICES))
     queries, keys, _ = draw_heads(draw, len(positions))
     angles = make_angles(HEAD, draw.device)
-    wanted = [rotate(rows, angles, positions) for rows in (queries, keys)]
+    wanted = [rotate_rows(rows, angles, positions) for rows in (queries, keys)]
     run(queries, keys, angles, positions, is_neox=True)
     return [queries, keys], wanted
 
@@ -92,7 +92,7 @@ def rotated_keys_are_stored_with_their_values(draw: KernelDraw, run: Any) -> Pai
     queries, keys, values = draw_heads(draw, len(positions))
     angles, slots = make_angles(HEAD, draw.device), draw.permutation(SLOTS)[: len(positions)]
     caches = [draw.zeros(SLOTS, keys[0].numel()) for _ in range(2)]
-    wanted = [rotate(rows, angles, positions) for rows in (queries, keys)]
+    wanted = [rotate_rows(rows, angles, positions) for rows in (queries, keys)]
     run(queries, keys, values, *caches, angles, positions, slots.to(positions.dtype), is_neox=True)
     stored = [torch.zeros_like(cache) for cache in caches]
     store_rows(keys, stored[0], slots)
@@ -113,12 +113,12 @@ def a_fused_projection_is_rotated_scaled_and_stored(draw: KernelDraw, run: Any) 
     queries, keys, values = fused.split([2 * heads, heads, heads], 1)
     written = slots > 0  # slot 0 is that of padding
     stored = [torch.zeros_like(cache).float() for cache in caches]
-    store_rows(rotate(keys, angles, positions)[written], stored[0], slots[written])
+    store_rows(rotate_rows(keys, angles, positions)[written], stored[0], slots[written])
     store_rows((values.float() * scale)[written].to(fused.dtype), stored[1], slots[written])
     assert caches[1].float().equal(stored[1])
     others = [slot for slot in range(SLOTS) if slot not in slots[written].tolist()]
     assert not caches[0][others].any()
-    return [found.view_as(queries), caches[0]], [rotate(queries, angles, positions), stored[0]]
+    return [found.view_as(queries), caches[0]], [rotate_rows(queries, angles, positions), stored[0]]
 
 
 @formula("attention.fused_qknorm_rope:fused_qk_norm_rope")
@@ -131,7 +131,7 @@ def heads_are_normed_before_they_are_rotated(draw: KernelDraw, run: Any) -> Pair
     )
     queries, keys, values = fused.split(list(sizes), 1)
     normed = [normalize_rows(rows, one) for rows, one in zip((queries, keys), weights, strict=True)]
-    turned = rotate(torch.cat(normed, 1), make_angles(HEAD, draw.device), positions)
+    turned = rotate_rows(torch.cat(normed, 1), make_angles(HEAD, draw.device), positions)
     wanted = torch.cat([turned, values.float()], 1)
     flat = fused.flatten(1)
     run(flat, *sizes, HEAD, 1e-6, *weights, 10000.0, True, positions, 1.0, 1.0, 1.0, 1.0)
@@ -145,7 +145,7 @@ def the_tail_of_a_latent_head_is_rotated(draw: KernelDraw, run: Any) -> Pair:
     keys = keys[:, :1].contiguous()
     cosines, sines = make_angles(HEAD, draw.device).chunk(2, -1)
     angles = torch.cat([cosines, -sines if inverse else sines], -1)
-    wanted = [rotate(rows, angles, positions, False) for rows in (queries, keys)]
+    wanted = [rotate_rows(rows, angles, positions, False) for rows in (queries, keys)]
     run(queries, keys, torch.complex(cosines, sines), positions, inverse)
     return [queries, keys], wanted
 

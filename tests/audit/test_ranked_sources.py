@@ -44,14 +44,14 @@ def earlier(tmp_path: Path) -> Path:
     return file
 
 
-def reach(line: int, kernel: str = "m:walk") -> RehearsalFinding:
+def make_reached_finding(line: int, kernel: str = "m:walk") -> RehearsalFinding:
     return make_finding(REACHED, FindingRank.REACHABLE, line=line, kernel=kernel)
 
 
 BOTH = RUN.deployments[0].findings
 NEAR_BEFORE = make_finding(REACHED, FindingRank.NEAR, extent=INT32_LIMIT // 2)
 FUSED = make_finding("x", FindingRank.REACHABLE, line=4, kernel="srt.moe.experts:fused")
-COPIED = reach(4, "copy:walk")
+COPIED = make_reached_finding(4, "copy:walk")
 
 
 # What the later release reaches, what the earlier one reached, if it was rehearsed, the targets of
@@ -59,7 +59,7 @@ COPIED = reach(4, "copy:walk")
 @pytest.mark.parametrize(
     ("later", "earlier", "targets", "changed", "headline"),
     [
-        (BOTH, [reach(40)], (), True, ["m:walk 5"]),
+        (BOTH, [make_reached_finding(40)], (), True, ["m:walk 5"]),
         (BOTH, [NEAR_BEFORE], (), True, ["m:walk 4", "m:walk 5"]),
         (BOTH, BOTH, (), True, []),
         # Without the earlier rehearsal, kernels that changed count.
@@ -71,11 +71,29 @@ COPIED = reach(4, "copy:walk")
         ([FUSED, *BOTH], [], ("moe",), True, ["srt.moe.experts:fused 4"]),
         ([FUSED, *BOTH], [], ("dsv4",), True, []),
         # An equal line of another module or another place is new, and one that moved is not.
-        ([reach(4), COPIED], [reach(4)], (), False, ["copy:walk 4"]),
-        ([COPIED], [reach(4)], (), False, []),
-        ([reach(4), reach(14)], [reach(4)], (), False, ["m:walk 14", "m:walk 4"]),
-        ([reach(4), reach(14)], [reach(4), reach(14)], (), False, []),
-        ([reach(4)], [reach(4), reach(14)], (), False, []),
+        ([make_reached_finding(4), COPIED], [make_reached_finding(4)], (), False, ["copy:walk 4"]),
+        ([COPIED], [make_reached_finding(4)], (), False, []),
+        (
+            [make_reached_finding(4), make_reached_finding(14)],
+            [make_reached_finding(4)],
+            (),
+            False,
+            ["m:walk 14", "m:walk 4"],
+        ),
+        (
+            [make_reached_finding(4), make_reached_finding(14)],
+            [make_reached_finding(4), make_reached_finding(14)],
+            (),
+            False,
+            [],
+        ),
+        (
+            [make_reached_finding(4)],
+            [make_reached_finding(4), make_reached_finding(14)],
+            (),
+            False,
+            [],
+        ),
     ],
 )
 def test_a_difference_counts_what_the_earlier_release_did_not_reach(

@@ -30,7 +30,7 @@ def pools(tmp_path: Path) -> Iterator[list[ToyPool]]:
         pool.end_workers()
 
 
-def run(pool: ToyPool, jobs: int = 2) -> None:
+def run_pool(pool: ToyPool, jobs: int = 2) -> None:
     engine = Engine([pool], jobs)
     try:
         engine.run()
@@ -42,7 +42,7 @@ def run(pool: ToyPool, jobs: int = 2) -> None:
 def test_each_item_ends_once_with_so_many_at_a_time(tmp_path: Path, forks: bool) -> None:
     words = [f"pass {number}" for number in range(20)]
     pool = ToyPool(tmp_path, *words, jobs=3, forks=forks)
-    run(pool, jobs=3)
+    run_pool(pool, jobs=3)
     assert sorted(pool.results) == sorted(words)
     assert max(beside for _, beside in pool.begun) <= 2
     assert pool.started_workers == 1 if forks else pool.started_workers <= 4
@@ -58,7 +58,7 @@ def test_an_item_is_found_when_a_job_is_free_for_it(tmp_path: Path) -> None:
             yield f"pass {number}"
 
     pool.words = find_words()
-    run(pool, jobs=1)
+    run_pool(pool, jobs=1)
     assert taken == [0, 1, 2, 3]
 
 
@@ -78,7 +78,7 @@ def test_a_pool_that_is_done_can_get_more(tmp_path: Path) -> None:
 def test_messages_longer_than_a_pipe_block_neither_side(tmp_path: Path) -> None:
     words = [f"say {200_000 + number} {'y' * 100_000}" for number in range(4)]
     pool = ToyPool(tmp_path, *words, jobs=4, forks=False)
-    run(pool, jobs=4)
+    run_pool(pool, jobs=4)
     wanted = [int(word.split()[1]) for word in pool.results]
     assert [len(text) for text in pool.results.values()] == wanted
 

@@ -80,11 +80,11 @@ def test_signals_act_as_before_once_the_run_is_over(tmp_path: Path) -> None:
 def test_an_error_while_a_result_is_stored_ends_the_run_and_its_workers(tmp_path: Path) -> None:
     """As on a full disk."""
 
-    class FullDisk(ToyPool):
+    class DiskThatFills(ToyPool):
         def record(self, item: str, outcome: str) -> None:
             raise OSError(28, "No space left on device")
 
-    pool = FullDisk(tmp_path, "pass 1", "hang")
+    pool = DiskThatFills(tmp_path, "pass 1", "hang")
     engine = Engine([pool], 2)
     with pytest.raises(OSError, match="No space left"):
         engine.run()

@@ -17,7 +17,7 @@ from harness.workers.engine import Engine
 PASSING = [f"pass {number}" for number in range(6)]
 
 
-def run(pool: ToyPool, jobs: int = 3) -> None:
+def run_pool(pool: ToyPool, jobs: int = 3) -> None:
     engine = Engine([pool], jobs)
     try:
         engine.run()
@@ -29,7 +29,7 @@ def test_of_the_items_of_a_dead_worker_the_one_that_ends_another_is_blamed(tmp_p
     gate = tmp_path / "never"
     pool = ToyPool(tmp_path, f"await {gate}", "kill", *PASSING, jobs=3)
     gate.touch()
-    run(pool)
+    run_pool(pool)
     assert sorted(pool.results) == sorted([f"await {gate}", *PASSING])
     assert {item: end.words for item, end in pool.lost.items()} == {"kill": "SIGKILL"}
     assert [beside for item, beside in pool.begun if item == "kill"][1:] == [0]
@@ -40,7 +40,7 @@ def test_of_the_items_of_a_dead_worker_the_one_that_ends_another_is_blamed(tmp_p
 def test_an_item_that_ends_its_worker_once_has_a_result_and_says_so(tmp_path: Path) -> None:
     once = f"kill-once {tmp_path / 'killed'}"
     pool = ToyPool(tmp_path, *PASSING[:3], once, *PASSING[3:])
-    run(pool)
+    run_pool(pool)
     assert not pool.lost
     assert len(pool.results) == 7
     assert pool.first_losses[once] == "it ended its worker (SIGKILL)"
@@ -49,14 +49,14 @@ def test_an_item_that_ends_its_worker_once_has_a_result_and_says_so(tmp_path: Pa
 
 def test_a_worker_that_leaves_without_a_word_is_no_end_of_the_run(tmp_path: Path) -> None:
     pool = ToyPool(tmp_path, "leave", *PASSING, forks=False, jobs=1)
-    run(pool, jobs=1)
+    run_pool(pool, jobs=1)
     assert pool.lost["leave"].words == "exit code 0"
     assert len(pool.results) == len(PASSING)
 
 
 def test_a_worker_that_hangs_is_ended_at_its_items_limit(tmp_path: Path) -> None:
     pool = ToyPool(tmp_path, "hang", *PASSING, forks=False, jobs=2, limit=1.0)
-    run(pool, jobs=2)
+    run_pool(pool, jobs=2)
     assert pool.lost["hang"].is_overdue
     assert pool.lost["hang"].words == "SIGABRT"  # so that faulthandler writes its stacks
     assert len(pool.results) == len(PASSING)
@@ -68,7 +68,7 @@ def test_a_worker_whose_answer_does_not_come_is_ended(
     """A worker that forks ends its forks itself, so its own answer is late only if it hangs."""
     pool = ToyPool(tmp_path, "hang", "pass 1", limit=0.5)
     monkeypatch.setattr(engine_module, "_MESSAGE_SLACK", 0.5)
-    run(pool)
+    run_pool(pool)
     assert pool.lost["hang"].is_overdue
     assert set(pool.results) == {"pass 1"}
 
@@ -85,7 +85,7 @@ def test_a_worker_that_does_not_start_ends_the_run_with_its_log(
 ) -> None:
     monkeypatch.setattr(engine_module, "START_TIMEOUT", 1.0)
     with pytest.raises(NotReadyError, match=words):
-        run(ToyPool(tmp_path, *PASSING, start=start))
+        run_pool(ToyPool(tmp_path, *PASSING, start=start))
 
 
 def test_a_release_that_gives_up_leaves_the_others(tmp_path: Path) -> None:
@@ -123,5 +123,5 @@ def test_workers_that_end_while_idle_twice_in_a_row_end_the_run(tmp_path: Path) 
 
     pool = Idle(tmp_path, "pass 1", start="ends when idle")
     with pytest.raises(NotReadyError, match="ended while it had nothing to do"):
-        run(pool)
+        run_pool(pool)
     assert pool.started_workers == 2

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 
-def serve(read: int, write: int) -> None:
+def serve_requests(read: int, write: int) -> None:
     start, forks = os.environ["TOY_START"], os.environ["TOY_FORKS"]
     if start == "dies":
         print("no such module")
@@ -17,7 +17,7 @@ def serve(read: int, write: int) -> None:
     if start == "hangs":
         time.sleep(600)
     if start.startswith("await "):
-        act(*start.split(), worker=os.getpid())
+        do_action(*start.split(), worker=os.getpid())
     os.write(write, b"ready\n")
     if start == "ends when idle":
         return
@@ -27,13 +27,13 @@ def serve(read: int, write: int) -> None:
         worker = os.getpid()
         if forks and os.fork():
             continue
-        if outcome := act(*word.split(), worker=worker):
+        if outcome := do_action(*word.split(), worker=worker):
             os.write(write, f"{serial} {outcome}\n".encode())
         if forks:
             os._exit(0)
 
 
-def act(verb: str, file: str = "", *rest: str, worker: int) -> str:
+def do_action(verb: str, file: str = "", *rest: str, worker: int) -> str:
     if verb == "kill" or (verb == "kill-once" and not Path(file).exists()):
         if file:
             Path(file).touch()
@@ -51,4 +51,4 @@ def act(verb: str, file: str = "", *rest: str, worker: int) -> str:
 
 
 if __name__ == "__main__":
-    serve(*map(int, sys.argv[1:]))
+    serve_requests(*map(int, sys.argv[1:]))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsed_models import RehearsedModel, rehearse_together
+from rehearsed_models import ModelToRehearse, rehearse_together
 
 from harness.core import paths
 
@@ -24,10 +24,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def deployments(
-    request: pytest.FixtureRequest, rehearsals: dict[RehearsedModel, Any], home: Path
+    request: pytest.FixtureRequest, rehearsals: dict[ModelToRehearse, Any], home: Path
 ) -> list[dict[str, Any]]:
     """The results of the models that are the test's parameter."""
-    models: list[RehearsedModel] = request.param
+    models: list[ModelToRehearse] = request.param
     for model in models:
         if model not in rehearsals:
             alike = [one for one in list_models(request.session) if one.toggles == model.toggles]
@@ -36,14 +36,14 @@ def deployments(
 
 
 @pytest.fixture(scope="session")
-def rehearsals() -> dict[RehearsedModel, Any]:
+def rehearsals() -> dict[ModelToRehearse, Any]:
     """The results so far."""
     return {}
 
 
-def list_models(session: pytest.Session) -> list[RehearsedModel]:
+def list_models(session: pytest.Session) -> list[ModelToRehearse]:
     """List the models that the tests of this session have as their parameters."""
-    models: dict[RehearsedModel, None] = {}
+    models: dict[ModelToRehearse, None] = {}
     for item in session.items:
         is_skipped = any(mark.args[0] for mark in item.iter_markers("skipif"))
         parameters = item.callspec.params if hasattr(item, "callspec") else {}

@@ -32,7 +32,7 @@ REASON = f"needs the environment of {RELEASE}: ./unfix test makes it"
 
 
 @dataclass(frozen=True)
-class RehearsedModel:
+class ModelToRehearse:
     """A model's first layers, as a worker that imports SGLang with these toggles rehearses them."""
 
     name: str
@@ -59,8 +59,8 @@ def keep_layers(config: dict[str, Any], layers: int) -> dict[str, Any]:
 
 
 def rehearse_together(
-    home: Path, models: list[RehearsedModel]
-) -> dict[RehearsedModel, dict[str, Any]]:
+    home: Path, models: list[ModelToRehearse]
+) -> dict[ModelToRehearse, dict[str, Any]]:
     """Rehearse models of the same toggles in one worker."""
     folder = home / "-".join(["worker", *models[0].toggles])
     folder.mkdir(exist_ok=True)
@@ -74,7 +74,7 @@ def rehearse_together(
         seconds=400.0,
         deployments=[model.make_deployment() for model in models],
     )
-    results: dict[RehearsedModel, dict[str, Any]] = {}
+    results: dict[ModelToRehearse, dict[str, Any]] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("UNFIX_HOME", str(home))
         for message in worker.iterate_messages(msgspec.json.encode(work)):

@@ -13,7 +13,7 @@ from rehearsed_models import (
     PLANTED_TOGGLES,
     REASON,
     RELEASE,
-    RehearsedModel,
+    ModelToRehearse,
     rehearse_layers,
 )
 
@@ -44,7 +44,7 @@ def list_cuda_launches(deployment: dict[str, Any]) -> dict[tuple[str, str], dict
 
 
 @needs_toolkit
-@pytest.mark.parametrize("deployments", [[RehearsedModel("llama-3.1-8b", 4)]], indirect=True)
+@pytest.mark.parametrize("deployments", [[ModelToRehearse("llama-3.1-8b", 4)]], indirect=True)
 def test_launches_of_cuda_kernels_run_under_check_at_full_size(
     deployments: list[dict[str, Any]],
 ) -> None:
@@ -85,8 +85,8 @@ def test_without_the_toolkit_each_launch_is_listed_as_not_checked(
     assert {module["cause"] for module in modules} == {UncheckedCause.NO_TOOLKIT}
 
 
-def make_drafting_model(arguments: list[str]) -> list[RehearsedModel]:
-    return [RehearsedModel("llama-3.1-8b", 3, tuple(arguments), toggles=MISPLACED_SIBLINGS)]
+def make_drafting_model(arguments: list[str]) -> list[ModelToRehearse]:
+    return [ModelToRehearse("llama-3.1-8b", 3, tuple(arguments), toggles=MISPLACED_SIBLINGS)]
 
 
 @needs_toolkit

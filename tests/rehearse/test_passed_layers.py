@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import pytest
-from rehearsed_models import IS_READY, REASON, RehearsedModel
+from rehearsed_models import IS_READY, REASON, ModelToRehearse
 
 KEPT_BYTES = 1 << 16  # that a peak may be lower by; seen: 5,120 of Qwen3-235B with --ep 8
 LAYERS_OF_KINDS = 16  # so that each kind has more than a first and a last one
@@ -30,10 +30,10 @@ def describe_deployment(deployment: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def rehearse_both_ways(model: str, layers: int, arguments: str) -> list[RehearsedModel]:
+def rehearse_both_ways(model: str, layers: int, arguments: str) -> list[ModelToRehearse]:
     """Return a model whose layers pass their input on, and the same one that runs them all."""
     return [
-        RehearsedModel(model, layers, tuple(arguments.split()), all_layers=all_layers)
+        ModelToRehearse(model, layers, tuple(arguments.split()), all_layers=all_layers)
         for all_layers in (False, True)
     ]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsed_models import IS_READY, REASON, RehearsedModel, rehearse_layers
+from rehearsed_models import IS_READY, REASON, ModelToRehearse, rehearse_layers
 
 TOKENS = 8192
 TOKEN_BYTES = 2 * 4096  # of a token's hidden state in Llama-3.1-8B
@@ -26,10 +26,10 @@ def list_batches(deployment: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return phases
 
 
-def make_models(*layers: int) -> list[RehearsedModel]:
+def make_models(*layers: int) -> list[ModelToRehearse]:
     pool = ("--max-total-tokens", "600000")  # as large for two layers as for all
     arguments = ("--cuda-graph-max-bs-prefill", str(TOKENS), *pool)
-    return [RehearsedModel("llama-3.1-8b", count, arguments) for count in layers]
+    return [ModelToRehearse("llama-3.1-8b", count, arguments) for count in layers]
 
 
 @pytest.mark.parametrize("deployments", [make_models(2)], indirect=True)

@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 import pytest
-from rehearsed_models import IS_READY, REASON, RehearsedModel
+from rehearsed_models import IS_READY, REASON, ModelToRehearse
 
 SPECULATION = (
     *("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "llama-3.1-8b-eagle3"),
@@ -34,7 +34,7 @@ def list_kernels(deployment: dict[str, Any], phase: str) -> dict[str, list[int]]
 
 @pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
 @pytest.mark.parametrize(
-    "deployments", [[RehearsedModel("llama-3.1-8b", 3, MIXED_CHUNK)]], indirect=True
+    "deployments", [[ModelToRehearse("llama-3.1-8b", 3, MIXED_CHUNK)]], indirect=True
 )
 def test_a_chunk_is_extended_together_with_requests_that_decode(
     deployments: list[dict[str, Any]],
@@ -48,7 +48,7 @@ def test_a_chunk_is_extended_together_with_requests_that_decode(
 
 
 @pytest.mark.parametrize(
-    "deployments", [[RehearsedModel("llama-3.1-8b", 3, SPECULATION)]], indirect=True
+    "deployments", [[ModelToRehearse("llama-3.1-8b", 3, SPECULATION)]], indirect=True
 )
 def test_a_round_drafts_verifies_and_extends_at_the_most_requests(
     deployments: list[dict[str, Any]],

@@ -16,16 +16,16 @@ from rehearsed_models import (
     MISPLACED_SIBLINGS,
     REASON,
     WIDE_DECODE,
-    RehearsedModel,
+    ModelToRehearse,
     rehearse_model,
 )
 
 # One layer leaves room for many more slots than the whole model has.
 ARGUMENTS = ("--kv-cache-dtype", "fp8_e5m2", "--max-total-tokens", "6754259")
-REVERTED = RehearsedModel(
+REVERTED = ModelToRehearse(
     "deepseek-v2-lite", 1, ARGUMENTS, thresholds=True, toggles=MISPLACED_SIBLINGS
 )
-APPLIED = RehearsedModel("deepseek-v2-lite", 1, ARGUMENTS, thresholds=True)
+APPLIED = ModelToRehearse("deepseek-v2-lite", 1, ARGUMENTS, thresholds=True)
 
 pytestmark = pytest.mark.skipif(not IS_READY, reason=REASON)
 

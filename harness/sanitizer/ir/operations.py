@@ -48,127 +48,127 @@ class TritonOperation:
     ends_block: bool = False
 
 
-def _row(words: str = "", **columns: Any) -> TritonOperation:
+def _make_row(words: str = "", **columns: Any) -> TritonOperation:
     """Make a row; `words` are the columns that are true in it."""
     columns |= dict.fromkeys(words.split(), True)
     return TritonOperation(**columns)
 
 
-def _rows(names: str, words: str = "", **columns: Any) -> dict[str, TritonOperation]:
+def _make_rows(names: str, words: str = "", **columns: Any) -> dict[str, TritonOperation]:
     """Make the same row for several operations of one dialect."""
     dialect, *each = names.split()
-    return {f"{dialect}.{name}": _row(words, **columns) for name in each}
+    return {f"{dialect}.{name}": _make_row(words, **columns) for name in each}
 
 
 OPERATIONS: dict[str, TritonOperation] = {
     # Shapes
-    "tt.splat": _row("shape spreads same_lanes keeps_value takes_value keeps_pointer"),
-    "tt.broadcast": _row("shape spreads keeps_value takes_value keeps_pointer"),
-    "tt.expand_dims": _row("shape spreads same_lanes keeps_value takes_value keeps_pointer"),
-    "tt.reshape": _row("shape same_lanes keeps_value takes_value keeps_pointer"),
-    "tt.trans": _row("shape keeps_value takes_value keeps_pointer"),
-    "tt.unsplat": _row("keeps_value takes_value forms_address"),
-    "tt.gather": _row("takes_value keeps_pointer forms_address"),
-    "tt.split": _row("takes_value keeps_pointer forms_address"),
-    **_rows("tt join cat", "merges_pointers"),
-    **_rows("tt reduce scan", "folds has_function forms_address", symbol="sum"),
-    "tt.map_elementwise": _row("has_function", refusal="no kernel of a release has it"),
+    "tt.splat": _make_row("shape spreads same_lanes keeps_value takes_value keeps_pointer"),
+    "tt.broadcast": _make_row("shape spreads keeps_value takes_value keeps_pointer"),
+    "tt.expand_dims": _make_row("shape spreads same_lanes keeps_value takes_value keeps_pointer"),
+    "tt.reshape": _make_row("shape same_lanes keeps_value takes_value keeps_pointer"),
+    "tt.trans": _make_row("shape keeps_value takes_value keeps_pointer"),
+    "tt.unsplat": _make_row("keeps_value takes_value forms_address"),
+    "tt.gather": _make_row("takes_value keeps_pointer forms_address"),
+    "tt.split": _make_row("takes_value keeps_pointer forms_address"),
+    **_make_rows("tt join cat", "merges_pointers"),
+    **_make_rows("tt reduce scan", "folds has_function forms_address", symbol="sum"),
+    "tt.map_elementwise": _make_row("has_function", refusal="no kernel of a release has it"),
     # Numbers and grids
-    "arith.constant": _row(),
-    "ub.poison": _row(),
-    "tt.make_range": _row(),
-    **_rows("tt get_program_id get_num_programs", "queries_grid"),
+    "arith.constant": _make_row(),
+    "ub.poison": _make_row(),
+    "tt.make_range": _make_row(),
+    **_make_rows("tt get_program_id get_num_programs", "queries_grid"),
     # Pointers
-    "tt.addptr": _row("lanewise keeps_pointer forms_address"),
-    "tt.bitcast": _row("lanewise keeps_value takes_value casts_pointer keeps_pointer"),
-    **_rows("tt ptr_to_int int_to_ptr", "lanewise casts_pointer"),
+    "tt.addptr": _make_row("lanewise keeps_pointer forms_address"),
+    "tt.bitcast": _make_row("lanewise keeps_value takes_value casts_pointer keeps_pointer"),
+    **_make_rows("tt ptr_to_int int_to_ptr", "lanewise casts_pointer"),
     # Memory
-    "tt.load": _row(access="read", mask=1),
-    "tt.store": _row(access="write", mask=2),
-    "tt.atomic_rmw": _row(access="update", mask=2),
-    "tt.atomic_cas": _row(access="update"),
+    "tt.load": _make_row(access="read", mask=1),
+    "tt.store": _make_row(access="write", mask=2),
+    "tt.atomic_rmw": _make_row(access="update", mask=2),
+    "tt.atomic_cas": _make_row(access="update"),
     # Integers
-    "arith.addi": _row("is_sum", symbol="+"),
-    "arith.subi": _row("is_sum", symbol="-"),
-    "arith.muli": _row(symbol="*"),
-    "arith.shli": _row(symbol="<<"),
-    "arith.trunci": _row("takes_value resizes", symbol="narrowed"),
-    "arith.divsi": _row("is_division reads_signed"),
-    "arith.divui": _row("is_division reads_unsigned"),
-    "arith.ceildivsi": _row("is_division", refusal="Triton makes none"),
-    "arith.remsi": _row("is_division reads_signed bounded_by_either"),
-    "arith.remui": _row("is_division bounded_by_either"),
-    "arith.minsi": _row("reads_signed bounded_by_either"),
-    "arith.minui": _row("reads_unsigned bounded_by_either"),
-    "arith.maxsi": _row("reads_signed"),
-    "arith.maxui": _row("reads_unsigned"),
-    "arith.shrsi": _row("reads_signed"),
-    "arith.shrui": _row(),
-    "arith.andi": _row("bounded_by_either forms_address"),
-    **_rows("arith ori xori", "forms_address"),
-    "arith.extsi": _row("keeps_value takes_value resizes reads_signed"),
-    "arith.extui": _row("keeps_value takes_value resizes reads_unsigned"),
-    "arith.index_cast": _row("keeps_value takes_value forms_address"),
-    "arith.select": _row("merges_pointers"),
-    "arith.cmpi": _row(),
-    "math.absi": _row("lanewise forms_address"),
-    **_rows("math ctpop ctlz cttz"),
-    "tt.mulhiui": _row(),
-    "tt.histogram": _row(),
+    "arith.addi": _make_row("is_sum", symbol="+"),
+    "arith.subi": _make_row("is_sum", symbol="-"),
+    "arith.muli": _make_row(symbol="*"),
+    "arith.shli": _make_row(symbol="<<"),
+    "arith.trunci": _make_row("takes_value resizes", symbol="narrowed"),
+    "arith.divsi": _make_row("is_division reads_signed"),
+    "arith.divui": _make_row("is_division reads_unsigned"),
+    "arith.ceildivsi": _make_row("is_division", refusal="Triton makes none"),
+    "arith.remsi": _make_row("is_division reads_signed bounded_by_either"),
+    "arith.remui": _make_row("is_division bounded_by_either"),
+    "arith.minsi": _make_row("reads_signed bounded_by_either"),
+    "arith.minui": _make_row("reads_unsigned bounded_by_either"),
+    "arith.maxsi": _make_row("reads_signed"),
+    "arith.maxui": _make_row("reads_unsigned"),
+    "arith.shrsi": _make_row("reads_signed"),
+    "arith.shrui": _make_row(),
+    "arith.andi": _make_row("bounded_by_either forms_address"),
+    **_make_rows("arith ori xori", "forms_address"),
+    "arith.extsi": _make_row("keeps_value takes_value resizes reads_signed"),
+    "arith.extui": _make_row("keeps_value takes_value resizes reads_unsigned"),
+    "arith.index_cast": _make_row("keeps_value takes_value forms_address"),
+    "arith.select": _make_row("merges_pointers"),
+    "arith.cmpi": _make_row(),
+    "math.absi": _make_row("lanewise forms_address"),
+    **_make_rows("math ctpop ctlz cttz"),
+    "tt.mulhiui": _make_row(),
+    "tt.histogram": _make_row(),
     # Floats
-    **_rows("arith addf subf mulf divf remf negf cmpf minnumf maxnumf minimumf maximumf"),
-    **_rows("arith sitofp uitofp fptosi fptoui extf truncf bitcast"),
-    **_rows("math absf fma sqrt rsqrt floor ceil exp exp2 log log2 sin cos erf tanh"),
-    **_rows("tt fp_to_fp clampf precise_divf precise_sqrt dot"),
-    "tt.dot_scaled": _row(refusal="products of numbers with a scale for each block"),
-    **_rows("tt extern_elementwise elementwise_inline_asm"),
+    **_make_rows("arith addf subf mulf divf remf negf cmpf minnumf maxnumf minimumf maximumf"),
+    **_make_rows("arith sitofp uitofp fptosi fptoui extf truncf bitcast"),
+    **_make_rows("math absf fma sqrt rsqrt floor ceil exp exp2 log log2 sin cos erf tanh"),
+    **_make_rows("tt fp_to_fp clampf precise_divf precise_sqrt dot"),
+    "tt.dot_scaled": _make_row(refusal="products of numbers with a scale for each block"),
+    **_make_rows("tt extern_elementwise elementwise_inline_asm"),
     # Control flow
-    **_rows("scf for if while", "branches"),
-    **_rows("cf br cond_br", "branches ends_block"),
-    **_rows("scf yield condition", "ends_block"),
-    "tt.return": _row("ends_block has_no_effect"),
-    **_rows("tt reduce.return scan.return"),
-    "tt.call": _row(refusal="calls that are not inlined"),
+    **_make_rows("scf for if while", "branches"),
+    **_make_rows("cf br cond_br", "branches ends_block"),
+    **_make_rows("scf yield condition", "ends_block"),
+    "tt.return": _make_row("ends_block has_no_effect"),
+    **_make_rows("tt reduce.return scan.return"),
+    "tt.call": _make_row(refusal="calls that are not inlined"),
     # Without an effect on the CPU, where programs run one by one
-    **_rows("tt print", "has_no_effect"),
-    **_rows("llvm intr.assume", "has_no_effect"),
-    **_rows("ttg barrier local_barrier", "has_no_effect"),
-    **_rows("gpu barrier", "has_no_effect"),
-    "tt.assert": _row(),
+    **_make_rows("tt print", "has_no_effect"),
+    **_make_rows("llvm intr.assume", "has_no_effect"),
+    **_make_rows("ttg barrier local_barrier", "has_no_effect"),
+    **_make_rows("gpu barrier", "has_no_effect"),
+    "tt.assert": _make_row(),
 }
 
 
-def _select(*columns: str) -> frozenset[str]:
+def _select_names(*columns: str) -> frozenset[str]:
     """Return the operations of which one of the columns is true."""
     return frozenset(
         name for name, row in OPERATIONS.items() if any(getattr(row, one) for one in columns)
     )
 
 
-SPREADING_OPERATIONS = _select("spreads")
-SHAPE_OPERATIONS = _select("shape")
-LANE_PRESERVING = _select("same_lanes")
-LANEWISE_OPERATIONS = _select("lanewise")
-FOLD_OPERATIONS = _select("folds")
-OPERATIONS_WITH_FUNCTION = _select("has_function")
-VALUE_PRESERVING = _select("keeps_value")
-VALUE_TAKING = _select("takes_value")
-RESIZING_OPERATIONS = _select("resizes")
-POINTER_PRESERVING = _select("keeps_pointer")
-POINTER_MERGING = _select("merges_pointers")
-PROGRAM_QUERIES = _select("queries_grid")
-ACCESS_OPERATIONS = _select("access")
+SPREADING_OPERATIONS = _select_names("spreads")
+SHAPE_OPERATIONS = _select_names("shape")
+LANE_PRESERVING = _select_names("same_lanes")
+LANEWISE_OPERATIONS = _select_names("lanewise")
+FOLD_OPERATIONS = _select_names("folds")
+OPERATIONS_WITH_FUNCTION = _select_names("has_function")
+VALUE_PRESERVING = _select_names("keeps_value")
+VALUE_TAKING = _select_names("takes_value")
+RESIZING_OPERATIONS = _select_names("resizes")
+POINTER_PRESERVING = _select_names("keeps_pointer")
+POINTER_MERGING = _select_names("merges_pointers")
+PROGRAM_QUERIES = _select_names("queries_grid")
+ACCESS_OPERATIONS = _select_names("access")
 MASK_POSITIONS = {name: row.mask for name, row in OPERATIONS.items() if row.mask is not None}
-SUM_OPERATIONS = _select("is_sum")
-DIVISIONS = _select("is_division")
-BOUNDED_BY_EITHER = _select("bounded_by_either")
+SUM_OPERATIONS = _select_names("is_sum")
+DIVISIONS = _select_names("is_division")
+BOUNDED_BY_EITHER = _select_names("bounded_by_either")
 OVERFLOW_SYMBOLS = {name: row.symbol for name, row in OPERATIONS.items() if row.symbol}
-OVERFLOWING_OPERATIONS = _select("symbol") - FOLD_OPERATIONS
-SIGNED_OPERATIONS = _select("reads_signed")
-UNSIGNED_OPERATIONS = _select("reads_unsigned")
-INTEGER_ARITHMETIC = OVERFLOWING_OPERATIONS | _select(
+OVERFLOWING_OPERATIONS = _select_names("symbol") - FOLD_OPERATIONS
+SIGNED_OPERATIONS = _select_names("reads_signed")
+UNSIGNED_OPERATIONS = _select_names("reads_unsigned")
+INTEGER_ARITHMETIC = OVERFLOWING_OPERATIONS | _select_names(
     "forms_address", "reads_signed", "reads_unsigned", "shape", "merges_pointers", "casts_pointer"
 )
-TERMINATORS = _select("ends_block")
-CONTROL_FLOW_OPERATIONS = _select("branches")
-IGNORED_OPERATIONS = _select("has_no_effect")
+TERMINATORS = _select_names("ends_block")
+CONTROL_FLOW_OPERATIONS = _select_names("branches")
+IGNORED_OPERATIONS = _select_names("has_no_effect")

@@ -82,7 +82,7 @@ def find_operation(name: str) -> PtxOperation:
     return OPERATIONS.get(name.removeprefix("ptx."), _UNKNOWN)
 
 
-def _row(emit: Any = None, words: str = "", **columns: Any) -> PtxOperation:
+def _make_row(emit: Any = None, words: str = "", **columns: Any) -> PtxOperation:
     """Make a row; `words` are the columns that are true in it."""
     columns |= dict.fromkeys(words.split(), True)
     return PtxOperation(emit, **columns)
@@ -98,137 +98,137 @@ _UNKNOWN = PtxOperation(refusal="it has no row")
 
 OPERATIONS: dict[str, PtxOperation] = {
     # Registers and addresses
-    "mov": _row(
+    "mov": _make_row(
         memory_ops.emit_move, "copies exact wide", pointers=(0,), values=1, true_ptx="mov.b64"
     ),
-    "cvt": _row(conversion_ops.emit_conversion, "wraps wide", pointers=(0,), values=1),
-    "cvta": _row(memory_ops.emit_cvta, "copies wide", pointers=(0,), values=1),
-    "mapa": _row(async_ops.emit_mapa, pointers=(0,)),
-    "selp": _row(float_ops.emit_selection, "exact wide", pointers=(0, 1), values=2),
-    "set": _row(float_ops.emit_comparison),
-    "setp": _row(float_ops.emit_comparison),
-    "isspacep": _row(memory_ops.emit_isspacep),
-    "special": _row(special_registers.emit_special_register),  # the reader's name for its read
-    "createpolicy": _row(lambda code, instruction: code.set(instruction.results[0], "0", 64)),
+    "cvt": _make_row(conversion_ops.emit_conversion, "wraps wide", pointers=(0,), values=1),
+    "cvta": _make_row(memory_ops.emit_cvta, "copies wide", pointers=(0,), values=1),
+    "mapa": _make_row(async_ops.emit_mapa, pointers=(0,)),
+    "selp": _make_row(float_ops.emit_selection, "exact wide", pointers=(0, 1), values=2),
+    "set": _make_row(float_ops.emit_comparison),
+    "setp": _make_row(float_ops.emit_comparison),
+    "isspacep": _make_row(memory_ops.emit_isspacep),
+    "special": _make_row(special_registers.emit_special_register),  # the reader's name for its read
+    "createpolicy": _make_row(lambda code, instruction: code.set(instruction.results[0], "0", 64)),
     # Integers, bits and floats
-    "add": _row(
+    "add": _make_row(
         _sum("add"), "exact wraps wide is_sum adds_index", emit_float=_arithmetic("fadd"),
         pointers=(0, 1), values=2, true_llvm="add i64 {0}, {1}", true_ptx="add.s64",
     ),
-    "sub": _row(
+    "sub": _make_row(
         _sum("sub"), "exact wraps wide is_sum", emit_float=_arithmetic("fsub"),
         pointers=(0,), values=2, true_llvm="sub i64 {0}, {1}", true_ptx="sub.s64",
     ),
-    "mul": _row(
+    "mul": _make_row(
         integer_ops.emit_mul, "exact wraps wide is_product", emit_float=_arithmetic("fmul"),
         values=2, true_llvm="mul i64 {0}, {1}", true_ptx="mul.lo.s64",
     ),
-    "mad": _row(
+    "mad": _make_row(
         integer_ops.emit_mad, "exact wraps wide is_sum is_product", emit_float=float_ops.emit_fma,
         pointers=(2,), values=3,
     ),
-    "div": _row(
+    "div": _make_row(
         _expression("call iN @SdivN(iN {0}, iN {1})"), "exact wide reads_sign", values=2,
         emit_float=float_ops.emit_division, true_llvm="call i64 @sdiv64(i64 {0}, i64 {1})",
     ),
-    "rem": _row(
+    "rem": _make_row(
         _expression("call iN @SremN(iN {0}, iN {1})"), "exact wide reads_sign",
         values=2, true_llvm="call i64 @srem64(i64 {0}, i64 {1})",
     ),
-    "min": _row(
+    "min": _make_row(
         _expression("call iN @llvm.Smin.iN(iN {0}, iN {1})"), "exact wide reads_sign",
         emit_float=float_ops.emit_minimum, pointers=(0, 1), values=2,
         true_llvm="call i64 @llvm.smin.i64(i64 {0}, i64 {1})", true_ptx="min.s64",
     ),
-    "max": _row(
+    "max": _make_row(
         _expression("call iN @llvm.Smax.iN(iN {0}, iN {1})"), "exact wide reads_sign",
         emit_float=float_ops.emit_minimum, pointers=(0, 1), values=2,
         true_llvm="call i64 @llvm.smax.i64(i64 {0}, i64 {1})", true_ptx="max.s64",
     ),
-    "neg": _row(
+    "neg": _make_row(
         _expression("sub iN 0, {0}"), "exact wraps is_sum", emit_float=float_ops.emit_sign,
         values=1, true_llvm="sub i64 0, {0}", true_ptx="neg.s64",
     ),
     # -1 - x on its way into a sum: the compiler makes `a - b - 1` of unsigned numbers `a + ~b`.
     # An unsigned use of another kind, as the shift of `~key >> 24`, means its 32 bits.
-    "not": _row(
+    "not": _make_row(
         _expression("xor iN {0}, -1"), "exact wraps",
         values=1, true_llvm="sub i64 -1, {0}", true_ptx="not.b64",
     ),
-    "abs": _row(
+    "abs": _make_row(
         _expression("call iN @llvm.abs.iN(iN {0}, i1 false)"), emit_float=float_ops.emit_sign
     ),
-    "shl": _row(integer_ops.emit_shift, "exact wraps wide is_product", values=1),
-    "shr": _row(integer_ops.emit_shift, "exact wide reads_sign", values=1),
-    "and": _row(_expression("and iN {0}, {1}"), "wide adds_index", pointers=(0, 1), values=2),
-    "or": _row(_expression("or iN {0}, {1}"), "wide adds_index", pointers=(0, 1), values=2),
-    "xor": _row(_expression("xor iN {0}, {1}")),
-    "mul24": _row(integer_ops.emit_mul24),
-    "mad24": _row(integer_ops.emit_mul24),
-    "sad": _row(integer_ops.emit_sad),
-    "dp4a": _row(integer_ops.emit_dot_product),
-    "dp2a": _row(integer_ops.emit_dot_product),
-    "popc": _row(_expression("call iN @llvm.ctpop.iN(iN {0})")),
-    "clz": _row(_expression("call iN @llvm.ctlz.iN(iN {0}, i1 false)")),
-    "brev": _row(_expression("call iN @llvm.bitreverse.iN(iN {0})")),
-    "bfind": _row(integer_ops.emit_bfind),
-    "bfe": _row(integer_ops.emit_bfe),
-    "bfi": _row(integer_ops.emit_bfi),
-    "bmsk": _row(integer_ops.emit_bmsk),
-    "shf": _row(integer_ops.emit_funnel_shift),
-    "prmt": _row(integer_ops.emit_prmt),
-    "lop3": _row(integer_ops.emit_lop3),
-    "fma": _row(emit_float=float_ops.emit_fma),
-    "rcp": _row(emit_float=float_ops.emit_division),
-    "sqrt": _row(emit_float=float_ops.emit_root),
-    "rsqrt": _row(emit_float=float_ops.emit_root),
-    "copysign": _row(emit_float=float_ops.emit_sign),
-    "ex2": _row(emit_float=_library("exp2")),
-    "lg2": _row(emit_float=_library("log2")),
-    "sin": _row(emit_float=_library("sin")),
-    "cos": _row(emit_float=_library("cos")),
-    "tanh": _row(emit_float=_library("tanh")),
+    "shl": _make_row(integer_ops.emit_shift, "exact wraps wide is_product", values=1),
+    "shr": _make_row(integer_ops.emit_shift, "exact wide reads_sign", values=1),
+    "and": _make_row(_expression("and iN {0}, {1}"), "wide adds_index", pointers=(0, 1), values=2),
+    "or": _make_row(_expression("or iN {0}, {1}"), "wide adds_index", pointers=(0, 1), values=2),
+    "xor": _make_row(_expression("xor iN {0}, {1}")),
+    "mul24": _make_row(integer_ops.emit_mul24),
+    "mad24": _make_row(integer_ops.emit_mul24),
+    "sad": _make_row(integer_ops.emit_sad),
+    "dp4a": _make_row(integer_ops.emit_dot_product),
+    "dp2a": _make_row(integer_ops.emit_dot_product),
+    "popc": _make_row(_expression("call iN @llvm.ctpop.iN(iN {0})")),
+    "clz": _make_row(_expression("call iN @llvm.ctlz.iN(iN {0}, i1 false)")),
+    "brev": _make_row(_expression("call iN @llvm.bitreverse.iN(iN {0})")),
+    "bfind": _make_row(integer_ops.emit_bfind),
+    "bfe": _make_row(integer_ops.emit_bfe),
+    "bfi": _make_row(integer_ops.emit_bfi),
+    "bmsk": _make_row(integer_ops.emit_bmsk),
+    "shf": _make_row(integer_ops.emit_funnel_shift),
+    "prmt": _make_row(integer_ops.emit_prmt),
+    "lop3": _make_row(integer_ops.emit_lop3),
+    "fma": _make_row(emit_float=float_ops.emit_fma),
+    "rcp": _make_row(emit_float=float_ops.emit_division),
+    "sqrt": _make_row(emit_float=float_ops.emit_root),
+    "rsqrt": _make_row(emit_float=float_ops.emit_root),
+    "copysign": _make_row(emit_float=float_ops.emit_sign),
+    "ex2": _make_row(emit_float=_library("exp2")),
+    "lg2": _make_row(emit_float=_library("log2")),
+    "sin": _make_row(emit_float=_library("sin")),
+    "cos": _make_row(emit_float=_library("cos")),
+    "tanh": _make_row(emit_float=_library("tanh")),
     # Memory
-    "ld": _row(memory_ops.emit_load, "from_memory", access="read", addresses=(0,)),
-    "ldu": _row(memory_ops.emit_load, "from_memory", access="read", addresses=(0,)),
-    "st": _row(memory_ops.emit_store, "no_result", access="write", addresses=(0,)),
-    "atom": _row(atomic_ops.emit_atomic, "from_memory", access="update", addresses=(0,)),
-    "red": _row(atomic_ops.emit_atomic, "no_result", access="update", addresses=(0,)),
-    "cp": _row(async_ops.emit_copy, "no_result", addresses=(0, 1, 3)),
-    "ldmatrix": _row(
+    "ld": _make_row(memory_ops.emit_load, "from_memory", access="read", addresses=(0,)),
+    "ldu": _make_row(memory_ops.emit_load, "from_memory", access="read", addresses=(0,)),
+    "st": _make_row(memory_ops.emit_store, "no_result", access="write", addresses=(0,)),
+    "atom": _make_row(atomic_ops.emit_atomic, "from_memory", access="update", addresses=(0,)),
+    "red": _make_row(atomic_ops.emit_atomic, "no_result", access="update", addresses=(0,)),
+    "cp": _make_row(async_ops.emit_copy, "no_result", addresses=(0, 1, 3)),
+    "ldmatrix": _make_row(
         fragment_ops.emit_matrix_load, "waits from_memory own_companions", addresses=(0,)
     ),
-    "stmatrix": _row(fragment_ops.emit_matrix_store, "waits no_result", addresses=(0,)),
-    "mma": _row(matrix_ops.emit_mma, "waits own_companions"),
+    "stmatrix": _make_row(fragment_ops.emit_matrix_store, "waits no_result", addresses=(0,)),
+    "mma": _make_row(matrix_ops.emit_mma, "waits own_companions"),
     # Threads that wait for others
-    "bar": _row(warp_ops.emit_barrier, "waits", result_with="red"),
-    "barrier": _row(warp_ops.emit_barrier, "waits", result_with="red"),
-    "mbarrier": _row(async_ops.emit_mbarrier, "waits unless_address", addresses=(0,)),
-    "shfl": _row(warp_ops.emit_shuffle, "waits"),
-    "vote": _row(warp_ops.emit_vote, "waits"),
-    "redux": _row(warp_ops.emit_warp_reduction, "waits"),
-    "match": _row(warp_ops.emit_match, "waits"),
-    "activemask": _row(warp_ops.emit_active_mask, "waits"),
-    "elect": _row(warp_ops.emit_elect, "waits"),
+    "bar": _make_row(warp_ops.emit_barrier, "waits", result_with="red"),
+    "barrier": _make_row(warp_ops.emit_barrier, "waits", result_with="red"),
+    "mbarrier": _make_row(async_ops.emit_mbarrier, "waits unless_address", addresses=(0,)),
+    "shfl": _make_row(warp_ops.emit_shuffle, "waits"),
+    "vote": _make_row(warp_ops.emit_vote, "waits"),
+    "redux": _make_row(warp_ops.emit_warp_reduction, "waits"),
+    "match": _make_row(warp_ops.emit_match, "waits"),
+    "activemask": _make_row(warp_ops.emit_active_mask, "waits"),
+    "elect": _make_row(warp_ops.emit_elect, "waits"),
     # Control flow
     **dict.fromkeys(
-        ("bra", "brx"), _row(None, "no_result", refusal="the reader ends a block with it")
+        ("bra", "brx"), _make_row(None, "no_result", refusal="the reader ends a block with it")
     ),
-    "ret": _row(call_ops.emit_exit, "no_result ends_thread"),
-    "exit": _row(call_ops.emit_exit, "no_result ends_thread"),
-    "trap": _row(call_ops.emit_trap, "no_result ends_thread"),
-    "call": _row(call_ops.emit_call, "no_result"),
+    "ret": _make_row(call_ops.emit_exit, "no_result ends_thread"),
+    "exit": _make_row(call_ops.emit_exit, "no_result ends_thread"),
+    "trap": _make_row(call_ops.emit_trap, "no_result ends_thread"),
+    "call": _make_row(call_ops.emit_call, "no_result"),
     # Without an effect here
     **dict.fromkeys(
         "applypriority discard fence griddepcontrol membar nanosleep pmevent prefetch prefetchu"
         " setmaxnreg".split(),
-        _row(_emit_nothing, "no_result"),
+        _make_row(_emit_nothing, "no_result"),
     ),
     # Refused
-    "brkpt": _row(None, "no_result", refusal="there is no debugger"),
-    "clusterlaunchcontrol": _row(None, "unless_address", refusal="a cluster has one block"),
-    "multimem": _row(refusal="there is one GPU", result_with="ld_reduce"),
-    "tcgen05": _row(refusal="tensor memory and its products are not written"),
-    "tensormap": _row(None, "no_result", refusal="tensor maps are not written"),
-    "wgmma": _row(None, "no_result", refusal="asynchronous products are not written"),
+    "brkpt": _make_row(None, "no_result", refusal="there is no debugger"),
+    "clusterlaunchcontrol": _make_row(None, "unless_address", refusal="a cluster has one block"),
+    "multimem": _make_row(refusal="there is one GPU", result_with="ld_reduce"),
+    "tcgen05": _make_row(refusal="tensor memory and its products are not written"),
+    "tensormap": _make_row(None, "no_result", refusal="tensor maps are not written"),
+    "wgmma": _make_row(None, "no_result", refusal="asynchronous products are not written"),
 }  # fmt: skip

@@ -46,14 +46,14 @@ def is_widening(instruction: PtxName) -> bool:
     """Return whether an instruction makes 64 bits of 32."""
     if find_operation(instruction.opcode).is_product:
         return instruction.has("wide") and instruction.modifiers[-1] in ("s32", "u32")
-    return _converts(instruction, "64", "32")
+    return _is_conversion(instruction, "64", "32")
 
 
 def is_narrowing(instruction: PtxName) -> bool:
-    return _converts(instruction, "32", "64")
+    return _is_conversion(instruction, "32", "64")
 
 
-def _converts(instruction: PtxName, target: str, source: str) -> bool:
+def _is_conversion(instruction: PtxName, target: str, source: str) -> bool:
     """Return whether a `cvt` makes an integer of one width of an integer of another."""
     kinds = [(kind[0] in "us", kind[1:]) for kind in instruction.types]
     return instruction.opcode == "cvt" and kinds == [(True, target), (True, source)]

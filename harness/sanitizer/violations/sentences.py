@@ -35,11 +35,11 @@ class _Sentence:
     lines: tuple[str, ...] = ()
 
 
-def _race(words: str) -> _Sentence:
+def _make_race_sentence(words: str) -> _Sentence:
     return _Sentence(DataRace, f"{{kernel}}: {words} {{element}}, without an order")
 
 
-def _forbidden(verb: str) -> _Sentence:
+def _make_rule_sentence(verb: str) -> _Sentence:
     headline = f"{{kernel}} {{did}} {{element}}, outside of what {{runner}} may {verb}"
     return _Sentence(AccessRuleViolation, headline, ("{excluded}",))
 
@@ -54,8 +54,8 @@ _SENTENCES = {
         "{size}: {element}",
         ("{instruction}",),
     ),
-    ViolationKind.FORBIDDEN_READ: _forbidden("read"),
-    ViolationKind.FORBIDDEN_WRITE: _forbidden("write"),
+    ViolationKind.FORBIDDEN_READ: _make_rule_sentence("read"),
+    ViolationKind.FORBIDDEN_WRITE: _make_rule_sentence("write"),
     ViolationKind.UNINITIALIZED_READ: _Sentence(
         UninitializedMemory, "{kernel} {did} uninitialized memory: {element}", ("{lanes}",)
     ),
@@ -64,11 +64,15 @@ _SENTENCES = {
         "{kernel} {did} {element}, which depends on uninitialized shared memory",
         ("it was loaded by ldmatrix, and is a factor of a product (mma)",),
     ),
-    ViolationKind.LANE_RACE: _race("two lanes of {actor} write different values to"),
-    ViolationKind.WRITE_WRITE_RACE: _race("{other} and {actor} write different values to"),
-    ViolationKind.ATOMIC_STORE_RACE: _race("{other} and {actor} store and update atomically"),
-    ViolationKind.READ_AFTER_WRITE: _race("{other} writes and {actor} reads"),
-    ViolationKind.WRITE_AFTER_READ: _race("{other} reads and {actor} writes"),
+    ViolationKind.LANE_RACE: _make_race_sentence("two lanes of {actor} write different values to"),
+    ViolationKind.WRITE_WRITE_RACE: _make_race_sentence(
+        "{other} and {actor} write different values to"
+    ),
+    ViolationKind.ATOMIC_STORE_RACE: _make_race_sentence(
+        "{other} and {actor} store and update atomically"
+    ),
+    ViolationKind.READ_AFTER_WRITE: _make_race_sentence("{other} writes and {actor} reads"),
+    ViolationKind.WRITE_AFTER_READ: _make_race_sentence("{other} reads and {actor} writes"),
     ViolationKind.COPY_IN_PROGRESS: _Sentence(
         DataRace,
         "{kernel}: {actor} reads {element}, into which an asynchronous copy of {other_thread} has "

@@ -11,7 +11,7 @@ import torch
 
 from fixtures.loaded_model import LoadedModel
 from fixtures.rehearse import full_size_batches
-from fixtures.rehearse.scheduled_batches import ScheduledModel
+from fixtures.rehearse.scheduled_batches import ScheduledDeployment
 from harness.runs.rehearse import memory_watch
 from harness.runs.rehearse.deployment_rehearsal import DeploymentRehearsal
 from harness.store.rehearse.values import RehearsedPhase
@@ -51,7 +51,7 @@ def test_the_longest_context_is_that_of_the_model_or_of_its_draft(
     def make_runner(context: int) -> Any:
         return SimpleNamespace(model_config=SimpleNamespace(hf_text_config=context))
 
-    model: Any = object.__new__(ScheduledModel)
+    model: Any = object.__new__(ScheduledDeployment)
     model.runner, model.scheduler = make_runner(131072), SimpleNamespace(draft_worker=None)
     assert model.find_longest_context() == 131072
     drafts = SimpleNamespace(draft_runner=make_runner(2048))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fixtures.rehearse.full_size_batches import FullSizeModel
-from fixtures.rehearse.scheduled_batches import ScheduledModel
+from fixtures.rehearse.scheduled_batches import ScheduledDeployment
 from harness.runs.rehearse.graph_buckets import GraphCaptures, PrefillCaptures
 from harness.runs.rehearse.largest_batches import LargestBatches
 from harness.runs.rehearse.threshold_search import FullSizeBatch
@@ -70,7 +70,7 @@ def test_decodes_end_where_the_states_of_linear_attention_are_kept() -> None:
 
 
 def test_speculation_has_its_scheduler_make_the_chunk_behind_a_prefix_too() -> None:
-    model, steps = make_model(ScheduledModel)
+    model, steps = make_model(ScheduledDeployment)
     batches = LargestBatches(model, LIMITS, None, has_rounds=True).list_all()
     assert list(map(describe_batch, batches)) == [
         ("chunk", "a chunk of 100 tokens", "--chunked-prefill-size", 100),
@@ -89,7 +89,7 @@ def test_speculation_has_its_scheduler_make_the_chunk_behind_a_prefix_too() -> N
 
 
 def test_its_prefix_is_of_full_chunks_at_every_size_and_none_at_one_chunk() -> None:
-    model, steps = make_model(ScheduledModel)
+    model, steps = make_model(ScheduledDeployment)
     batches = LargestBatches(model, LIMITS, None, has_rounds=True).list_all()
     [prefix] = [batch for batch in batches if batch.phase == "prefix"]
     for size in (777, 250, 100):
@@ -123,7 +123,7 @@ class ChunkScheduler:
 
 
 def make_scheduled_model(chunk: int) -> tuple[Any, list[Any]]:
-    model: Any = object.__new__(ScheduledModel)
+    model: Any = object.__new__(ScheduledDeployment)
     model.scheduler = ChunkScheduler(chunk)
     steps: list[Any] = []
     model._restart = lambda tokens: steps.append(("restart", tokens))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.rehearse.scheduled_batches import ScheduledModel
+from fixtures.rehearse.scheduled_batches import ScheduledDeployment
 from harness.runs.rehearse.deployment import Deployment
 from harness.runs.rehearse.deployment_rehearsal import DeploymentRehearsal
 from harness.runs.rehearse.graph_buckets import REPLAY_PHASE
@@ -25,11 +25,11 @@ def make_mode(name: str) -> Any:
     )
 
 
-def make_model(mode: str, requests: int) -> tuple[ScheduledModel, list[Any]]:
+def make_model(mode: str, requests: int) -> tuple[ScheduledDeployment, list[Any]]:
     """Return a model whose scheduler chooses a batch of a mode, and the batches that it ran."""
     batch = SimpleNamespace(forward_mode=make_mode(mode), reqs=[None] * requests)
     ran: list[Any] = []
-    model: Any = object.__new__(ScheduledModel)
+    model: Any = object.__new__(ScheduledDeployment)
     model.scheduler = SimpleNamespace(
         waiting_queue=[],
         running_batch=batch,
@@ -75,7 +75,7 @@ def test_a_round_and_a_mixed_chunk_are_of_all_requests(
 
 def test_a_part_of_a_round_that_a_release_calls_otherwise_is_an_error() -> None:
     worker = SimpleNamespace(draft_worker=SimpleNamespace(draft=print), verify=print)
-    model: Any = object.__new__(ScheduledModel)
+    model: Any = object.__new__(ScheduledDeployment)
     model.scheduler = SimpleNamespace(draft_worker=worker)
     with pytest.raises(RuntimeError, match="has no method _draft_extend_for_decode"):
         model._name_parts()

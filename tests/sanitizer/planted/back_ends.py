@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from cpu_runs import replace_gpu_parts, run_checked, to_violations
-from fault_table import LANES, PlantedFault, make_memory
+from fault_table import LANES, FaultLaunch, make_memory
 from instrumented_kernels import launch_with_checks
 from ptx_kernels import launch_text, pack_parameters, read_compiled
 
@@ -30,7 +30,7 @@ EMPTY = slice(6, 8)
 class PlantedLaunch:
     """The memory and the arguments of one launch."""
 
-    def __init__(self, fault: PlantedFault, is_right: bool, device: str = "cpu") -> None:
+    def __init__(self, fault: FaultLaunch, is_right: bool, device: str = "cpu") -> None:
         self.fault, self.is_right, self.memory = fault, is_right, make_memory(device)
         self.blocks = fault.right_blocks if is_right else 2
         chosen = fault.right or fault.arguments if is_right else fault.arguments
@@ -52,7 +52,7 @@ class PlantedLaunch:
             EMPTY_STORAGES.register(self.empty)
 
 
-def run_in_session(fault: PlantedFault, is_right: bool, device: str = "cpu") -> list[Any]:
+def run_in_session(fault: FaultLaunch, is_right: bool, device: str = "cpu") -> list[Any]:
     options: dict[str, Any] = {"all_checks": True} if device == "cuda" else {}
     launch = PlantedLaunch(fault, is_right, device)
     with checking.checked(device, **options) as session:
@@ -74,11 +74,11 @@ def run_in_session(fault: PlantedFault, is_right: bool, device: str = "cpu") -> 
     return found
 
 
-def run_on_card(fault: PlantedFault, is_right: bool) -> list[Any]:
+def run_on_card(fault: FaultLaunch, is_right: bool) -> list[Any]:
     return run_in_session(fault, is_right, "cuda")
 
 
-def run_checks_in_triton_ir(fault: PlantedFault, is_right: bool) -> list[Any]:
+def run_checks_in_triton_ir(fault: FaultLaunch, is_right: bool) -> list[Any]:
     """Run the kernel with the GPU's checks on this CPU."""
     launch, tracker = PlantedLaunch(fault, is_right), MemoryTracker()
     launch.poison_empty()
@@ -93,7 +93,7 @@ def run_checks_in_triton_ir(fault: PlantedFault, is_right: bool) -> list[Any]:
     return to_violations(*result, tracker, fault.kernel, launch.arguments, {})
 
 
-def execute_ptx(fault: PlantedFault, is_right: bool) -> list[Any]:
+def execute_ptx(fault: FaultLaunch, is_right: bool) -> list[Any]:
     launch = PlantedLaunch(fault, is_right)
     fields: dict[str, dict[str, Any]] = {}
     if launch.empty is not None:
@@ -109,24 +109,26 @@ def execute_ptx(fault: PlantedFault, is_right: bool) -> list[Any]:
             return allowed.repeat(4).view(np.uint8)
 
         fields[fault.rule] = {f"allowed_{launch.ruled_verb}s": mask_own}
-    return launch_text(*_pack(launch), entry=fault.name, fields=fields)
+    return launch_text(*_pack_launch(launch), entry=fault.name, fields=fields)
 
 
-def run_checks_in_ptx(fault: PlantedFault, is_right: bool) -> list[Any]:
+def run_checks_in_ptx(fault: FaultLaunch, is_right: bool) -> list[Any]:
     """Run the kernel with the checks that a GPU's kernel gets on this CPU."""
     launch = PlantedLaunch(fault, is_right)
     launch.poison_empty()
     empty = (fault.empty,) if launch.empty is not None else ()
-    return launch_with_checks(*_pack(launch), entry=fault.name, checks=ALL_CHECKS, empty=empty)
+    return launch_with_checks(
+        *_pack_launch(launch), entry=fault.name, checks=ALL_CHECKS, empty=empty
+    )
 
 
-def _pack(launch: PlantedLaunch) -> tuple[Any, ...]:
+def _pack_launch(launch: PlantedLaunch) -> tuple[Any, ...]:
     tensors = {name: tensor.numpy() for name, tensor in launch.tensors.items()}
     values = (one if isinstance(one, int) else one.numpy() for one in launch.arguments)
     return TEXT, pack_parameters(*values), tensors, (launch.blocks, 1, 1), (LANES, 1, 1)
 
 
-BackEnd = Callable[[PlantedFault, bool], list[Any]]
+BackEnd = Callable[[FaultLaunch, bool], list[Any]]
 BACK_ENDS: dict[str, tuple[Target, BackEnd]] = {
     "compiled for this CPU": (Target.TRITON_CPU, run_in_session),
     "checks in Triton's IR": (Target.TRITON_GPU, run_checks_in_triton_ir),

@@ -93,7 +93,7 @@ def make_memory(device: str = "cpu") -> dict[str, torch.Tensor]:
 
 
 @dataclass(frozen=True)
-class PlantedFault:
+class FaultLaunch:
     """A launch with a fault, its report, and the launch beside it that is right."""
 
     kernel: Any
@@ -115,7 +115,7 @@ class PlantedFault:
 _FIRST, _SECOND = (0, 0, 0), (1, 0, 0)
 _ROW = ("out", "values", "index")
 FAULTS = {
-    "a read past the end": PlantedFault(
+    "a read past the end": FaultLaunch(
         read_row,
         ViolationKind.OUT_OF_BOUNDS,
         r"read_row read 4 bytes past the end of values \(its index 96, and it is float32 \[96\]\)",
@@ -123,7 +123,7 @@ FAULTS = {
         _ROW,
         index={40: 96},
     ),
-    "a write past the end": PlantedFault(
+    "a write past the end": FaultLaunch(
         write_row,
         ViolationKind.OUT_OF_BOUNDS,
         r"write_row wrote 8 bytes past the end of out \(its index 97, and it is float32 \[96\]\)",
@@ -131,7 +131,7 @@ FAULTS = {
         _ROW,
         index={40: 97},
     ),
-    "an update past the end": PlantedFault(
+    "an update past the end": FaultLaunch(
         update_row,
         ViolationKind.OUT_OF_BOUNDS,
         r"update_row updated 4 bytes past the end of out \(its index 96, .*\)",
@@ -139,7 +139,7 @@ FAULTS = {
         _ROW,
         index={9: 96},
     ),
-    "a read before the start": PlantedFault(
+    "a read before the start": FaultLaunch(
         read_row,
         ViolationKind.OUT_OF_BOUNDS,
         r"read_row read 8 bytes before the start of values \(its index -2, .*\)",
@@ -147,7 +147,7 @@ FAULTS = {
         _ROW,
         index={41: -2},
     ),
-    "an integer overflow": PlantedFault(
+    "an integer overflow": FaultLaunch(
         at_product,
         ViolationKind.OVERFLOW,
         "at_product: an integer overflows on its way into an address",
@@ -155,7 +155,7 @@ FAULTS = {
         ("out", 1 << 16, 1 << 16),
         right=("out", 6, 7),
     ),
-    "a write that a rule excludes": PlantedFault(
+    "a write that a rule excludes": FaultLaunch(
         write_row,
         FORBIDDEN["write"],
         r"write_row wrote out\[70\], outside of what {unit} \(1, 0, 0\) may write",
@@ -164,7 +164,7 @@ FAULTS = {
         index={40: 70},
         rule="out",
     ),
-    "a read that a rule excludes": PlantedFault(
+    "a read that a rule excludes": FaultLaunch(
         read_row,
         FORBIDDEN["read"],
         r"read_row read values\[70\], outside of what {unit} \(1, 0, 0\) may read",
@@ -173,7 +173,7 @@ FAULTS = {
         index={40: 70},
         rule="values",
     ),
-    "an uninitialized read": PlantedFault(
+    "an uninitialized read": FaultLaunch(
         read_row,
         ViolationKind.UNINITIALIZED_READ,
         "read_row read uninitialized memory: values, index [67]",
@@ -181,7 +181,7 @@ FAULTS = {
         _ROW,
         empty="values",
     ),
-    "two writes of different values": PlantedFault(
+    "two writes of different values": FaultLaunch(
         write_one,
         RACES["write", "write"],
         r"write_one: {other} and {unit} \(1, 0, 0\) write different values to out, index 3, "
@@ -190,7 +190,7 @@ FAULTS = {
         ("out", 1),
         right=("out", 0),
     ),
-    "a read of what another writes": PlantedFault(
+    "a read of what another writes": FaultLaunch(
         write_then_read,
         RACES["write", "read"],
         r"write_then_read: {other} writes and {unit} \(1, 0, 0\) reads shared, index 2, "
@@ -199,7 +199,7 @@ FAULTS = {
         ("out", "shared"),
         right_blocks=1,
     ),
-    "a write of what another reads": PlantedFault(
+    "a write of what another reads": FaultLaunch(
         read_then_write,
         RACES["read", "write"],
         r"read_then_write: {other} reads and {unit} \(1, 0, 0\) writes shared, index 2, "
@@ -208,7 +208,7 @@ FAULTS = {
         ("out", "shared"),
         right_blocks=1,
     ),
-    "a store beside an atomic": PlantedFault(
+    "a store beside an atomic": FaultLaunch(
         store_and_update,
         RACES["write", "update"],
         r"store_and_update: {other} and {unit} \(1, 0, 0\) store and update atomically out, "
@@ -217,7 +217,7 @@ FAULTS = {
         ("out",),
         right_blocks=1,
     ),
-    "an atomic beside a store": PlantedFault(
+    "an atomic beside a store": FaultLaunch(
         update_and_store,
         RACES["update", "write"],
         r"update_and_store: {other} and {unit} \(1, 0, 0\) store and update atomically out, "
@@ -226,7 +226,7 @@ FAULTS = {
         ("out",),
         right_blocks=1,
     ),
-    "an assertion": PlantedFault(
+    "an assertion": FaultLaunch(
         asserting,
         ViolationKind.ASSERTION,
         "asserting: its own assertion fails: (three is too many|count < 3)",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from back_ends import BACK_ENDS, BackEnd, run_on_card
-from fault_table import FAULTS, PlantedFault
+from fault_table import FAULTS, FaultLaunch
 
 from harness.sanitizer.violations.kinds import ViolationKind
 from harness.sanitizer.violations.targets import Target, list_kinds
@@ -25,13 +25,13 @@ ON_EACH = pytest.mark.parametrize(
 
 
 @pytest.fixture(params=FAULTS)
-def fault(request: Any) -> PlantedFault:
+def fault(request: Any) -> FaultLaunch:
     return FAULTS[request.param]
 
 
 @ON_EACH
 def test_a_fault_is_reported_where_its_kind_is_looked_for(
-    target: Target, launch: BackEnd, fault: PlantedFault
+    target: Target, launch: BackEnd, fault: FaultLaunch
 ) -> None:
     if fault.kind not in list_kinds(target):
         if fault.kind is not ViolationKind.ASSERTION:  # which would end the process, on a card
@@ -54,6 +54,6 @@ def test_a_fault_is_reported_where_its_kind_is_looked_for(
 
 @ON_EACH
 def test_the_launch_beside_it_is_no_report(
-    target: Target, launch: BackEnd, fault: PlantedFault
+    target: Target, launch: BackEnd, fault: FaultLaunch
 ) -> None:
     assert launch(fault, True) == []

@@ -18,7 +18,7 @@ AWQ_SHIFTS = (0, 16, 4, 20, 8, 24, 12, 28)  # where the bits of each column begi
 LARGEST_EXPONENT = 127  # of a scale that is stored as its exponent, which this is added to
 
 
-def widen(values: torch.Tensor) -> torch.Tensor:
+def widen_floats(values: torch.Tensor) -> torch.Tensor:
     """Return values in float32, or in float64 if they are."""
     return values if values.dtype == torch.float64 else values.float()
 
@@ -33,7 +33,7 @@ def normalize_rows(
     offset: float = 0.0,
 ) -> torch.Tensor:
     """Divide rows by their root mean square; Gemma's weight is one less than the factor."""
-    exact = widen(values)
+    exact = widen_floats(values)
     scaled = exact * torch.rsqrt(exact.square().mean(-1, keepdim=True) + eps)
     return scaled if weight is None else scaled * (weight.to(scaled.dtype) + offset)
 
@@ -48,7 +48,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 def gate_rows(rows: torch.Tensor, activation: str = "silu") -> torch.Tensor:
     """Activate the first half of each row, and multiply it by the second."""
-    gate, factor = widen(rows).chunk(2, dim=-1)
+    gate, factor = widen_floats(rows).chunk(2, dim=-1)
     return ACTIVATIONS[activation](gate) * factor
 
 
@@ -56,7 +56,7 @@ def multiply_rows(
     rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Return the product with a linear layer's weight, and its bias."""
-    wide = widen(rows)
+    wide = widen_floats(rows)
     product = wide @ weight.to(wide.dtype).T
     return product if bias is None else product + bias.to(wide.dtype)
 
@@ -149,7 +149,7 @@ def find_scales(
 
     It is the largest absolute value, or `smallest`, over the largest code.
     """
-    groups = widen(values).unflatten(-1, (-1, group or values.shape[-1]))
+    groups = widen_floats(values).unflatten(-1, (-1, group or values.shape[-1]))
     return groups.abs().amax(-1).clamp(min=smallest) / find_largest_code(dtype)
 
 
@@ -171,7 +171,11 @@ def round_to_codes(
     Kernels cut the fractions of int8 off, and round to the nearest float of 8 bits.
     """
     largest = find_largest_code(dtype)
-    return torch.where(scales > 0, widen(values) / scales, 0.0).clamp(-largest, largest).to(dtype)
+    return (
+        torch.where(scales > 0, widen_floats(values) / scales, 0.0)
+        .clamp(-largest, largest)
+        .to(dtype)
+    )
 
 
 def dequantize_awq(

@@ -12,7 +12,7 @@ from harness.sanitizer.plugins.for_sglang.formulas import find_angles, rotate_he
 _CSRC = "sglang/kernels/jit/csrc/elementwise/rope.cuh"
 
 
-def _rotate(
+def _rotate_in_place(
     heads: torch.Tensor,
     cos_sin: torch.Tensor,
     positions: torch.Tensor,
@@ -37,8 +37,8 @@ def run_rope(
     build: JitBuild,
 ) -> None:
     is_neox = build.marker[1] == "true"
-    _rotate(q, cos_sin, positions, is_neox)
-    _rotate(k, cos_sin, positions, is_neox)
+    _rotate_in_place(q, cos_sin, positions, is_neox)
+    _rotate_in_place(k, cos_sin, positions, is_neox)
 
 
 @stand_in("jit:fused_rope.run_rope_store", source=_CSRC)
@@ -75,7 +75,7 @@ def rotary_embedding(
         if heads is not None:
             view = heads if heads.dim() == 3 else heads.unflatten(-1, (-1, head_size))
             dtype = heads.dtype if heads.dtype == cos_sin.dtype else torch.float32
-            _rotate(view, cos_sin, positions.flatten(), is_neox, dtype)
+            _rotate_in_place(view, cos_sin, positions.flatten(), is_neox, dtype)
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def apply_rope_pos_ids_cos_sin_cache(
     """Rotate into `q_rope` and `k_rope`, and store the keys and values if buffers are given."""
     for source, target in ((q, q_rope), (k, k_rope)):
         target.copy_(source)
-        _rotate(target, cos_sin, positions, not interleave)
+        _rotate_in_place(target, cos_sin, positions, not interleave)
     if k_buffer is not None and v_buffer is not None and v is not None and slots is not None:
         store_rows(k_rope, k_buffer, slots)
         store_rows(v, v_buffer, slots)
