@@ -32,11 +32,11 @@ FLIPPED = make_tie(2, 0.0, token=9)
 NAN = make_output(logprobs=(math.nan,) * 4)
 
 
-def make_likely_output(*logprobs: float, tokens: tuple[int, ...] = TOKENS) -> TokenOutput:
+def make_likely(*logprobs: float, tokens: tuple[int, ...] = TOKENS) -> TokenOutput:
     return make_output(tokens, logprobs)
 
 
-def make_bare_output(*tokens: int) -> TokenOutput:
+def make_bare(*tokens: int) -> TokenOutput:
     return TokenOutput(tokens)
 
 
@@ -45,7 +45,7 @@ def without_margins(last: float, token: int) -> TokenOutput:
 
 
 SURE = TokenOutput((5, 6, 9, 8), (-0.05, -0.05, -0.7, -0.05), (3.0, 3.0, 2.0, 3.0))
-REPEAT = make_likely_output(-0.05, -0.06, -0.05, -0.05)
+REPEAT = make_likely(-0.05, -0.06, -0.05, -0.05)
 WIDE_REPEAT = TokenOutput(TOKENS, (-0.05, -0.05, -0.72, -0.05), make_tie(2, 0.03).margins)
 INFINITE = make_output(margins=(3.0, math.inf, 3.0, 3.0))
 EQUAL, DRIFTS, NEAR_TIE = Verdict.EQUAL, Verdict.DRIFTS, Verdict.NEAR_TIE
@@ -57,13 +57,13 @@ TABLE: dict[str, list[Row]] = {
         (NOTHING, NOTHING, None, EQUAL, ""),
     ],
     "logprobs within the noise are equal, and beyond it drift": [
-        (make_output(), make_likely_output(-0.05, -0.05, -0.05, -0.069), REPEAT, EQUAL, ""),
-        (make_output(), make_likely_output(-0.05, -0.05, -0.05, -0.071), REPEAT, DRIFTS,
+        (make_output(), make_likely(-0.05, -0.05, -0.05, -0.069), REPEAT, EQUAL, ""),
+        (make_output(), make_likely(-0.05, -0.05, -0.05, -0.071), REPEAT, DRIFTS,
          "at 3 by 0.021, noise 0.01"),
-        (make_output(), make_likely_output(-0.05, -0.05, -0.05, -0.069), None, DRIFTS, ""),
+        (make_output(), make_likely(-0.05, -0.05, -0.05, -0.069), None, DRIFTS, ""),
     ],
     "a small shift everywhere drifts though the noise has larger peaks": [
-        (make_output(), make_likely_output(*[-0.08] * 4), make_likely_output(-0.05, -0.09, -0.05, -0.05), DRIFTS,
+        (make_output(), make_likely(*[-0.08] * 4), make_likely(-0.05, -0.09, -0.05, -0.05), DRIFTS,
          "on average"),
     ],
     "another token at a tie is a near tie, whatever follows": [
@@ -90,17 +90,17 @@ TABLE: dict[str, list[Row]] = {
         (make_tie(2, 0.03), FLIPPED, WIDE_REPEAT, NEAR_TIE, ""),
     ],
     "tokens alone are equal or cannot be told": [
-        (make_bare_output(1, 2), make_bare_output(1, 2), None, EQUAL, "by its tokens alone"),
-        (make_bare_output(1, 2), make_bare_output(1, 3), None, CANNOT_TELL, "margin is not known"),
+        (make_bare(1, 2), make_bare(1, 2), None, EQUAL, "by its tokens alone"),
+        (make_bare(1, 2), make_bare(1, 3), None, CANNOT_TELL, "margin is not known"),
         (without_margins(-0.1, 2), without_margins(-0.1, 3), None, DIFFERS, ""),
         (without_margins(0.0, 2), without_margins(0.0, 3), None, DIFFERS, ""),
         (without_margins(-0.7, 2), without_margins(-0.7, 3), None, CANNOT_TELL, ""),
     ],
     "where the base itself chose the same it is a tie": [
-        (make_bare_output(1, 2), make_bare_output(1, 3), make_bare_output(1, 3), NEAR_TIE, ""),
-        (make_bare_output(1, 2), make_bare_output(1), make_bare_output(1), NEAR_TIE, ""),
-        *((make_bare_output(1, 2), make_bare_output(1, 3), again, CANNOT_TELL, "") for again in (
-            make_bare_output(1, 4), make_bare_output(4, 3), make_bare_output(1, 2), make_bare_output(1), TokenOutput((1, 3), error="lost"))),
+        (make_bare(1, 2), make_bare(1, 3), make_bare(1, 3), NEAR_TIE, ""),
+        (make_bare(1, 2), make_bare(1), make_bare(1), NEAR_TIE, ""),
+        *((make_bare(1, 2), make_bare(1, 3), again, CANNOT_TELL, "") for again in (
+            make_bare(1, 4), make_bare(4, 3), make_bare(1, 2), make_bare(1), TokenOutput((1, 3), error="lost"))),
     ],
     "an answer that stops early differs at its end": [
         (make_output(), SHORT, None, DIFFERS, "at 2"),

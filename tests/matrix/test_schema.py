@@ -22,7 +22,7 @@ def with_run(command: str, more: str = "", constraints: tuple[str, ...] = ()) ->
     return make_text(constraints=constraints, run=f"run:\n  x: {{command: '{command}'{more}}}\n")
 
 
-def make_constrained_text(constraint: str) -> str:
+def add_rule(constraint: str) -> str:
     return make_text(constraints=(TREE, constraint))
 
 
@@ -53,16 +53,16 @@ GROUP = "strength: {default: pairs, groups: [{axes: [kv, page], strength: triple
          "small.yaml:3: '0.5.81' is no managed release; did you mean 0.5.18?"),
         (make_text(more=TWICE), "small.yaml:10: cells 1 and 2 have the same values"),
         # Constraints
-        (make_constrained_text("{when: {kw: fp8}, only: {page: 16}, because: x}"),
+        (add_rule("{when: {kw: fp8}, only: {page: 16}, because: x}"),
          "small.yaml:10: no axis is called kw; did you mean kv?"),
-        (make_constrained_text("{when: {kv: fp9}, only: {page: 16}, because: x}"),
+        (add_rule("{when: {kv: fp9}, only: {page: 16}, because: x}"),
          "no value 'fp9'; did you mean fp8?"),
-        (make_constrained_text("{when: {kv: fp8}, never: {pages: 1}, because: x}"),
+        (add_rule("{when: {kv: fp8}, never: {pages: 1}, because: x}"),
          "no axis is called pages"),
-        (make_constrained_text("{when: {kv: fp8}, applies: [tpok], because: x}"), "no axis is called tpok"),
-        (make_constrained_text("{when: {kv: fp8}, because: x}"), "one of never, only, or applies"),
-        (make_constrained_text("{applies: [topk], because: x}"), "applies: needs a `when:`"),
-        (make_constrained_text("{when: {kv: fp8}, never: {kv: auto}, because: x}"), "kv: on both sides"),
+        (add_rule("{when: {kv: fp8}, applies: [tpok], because: x}"), "no axis is called tpok"),
+        (add_rule("{when: {kv: fp8}, because: x}"), "one of never, only, or applies"),
+        (add_rule("{applies: [topk], because: x}"), "applies: needs a `when:`"),
+        (add_rule("{when: {kv: fp8}, never: {kv: auto}, because: x}"), "kv: on both sides"),
         # Cells and strengths
         (make_text(more="cells: [{values: {pgae: 16}, because: x}]\n"),
          "no axis is called pgae; did you mean page?"),
