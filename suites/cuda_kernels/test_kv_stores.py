@@ -16,111 +16,143 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures import cuda_kernels
-from fixtures.cuda_kernels import KernelDraw
-from fixtures.stand_ins.operator_calls import INDICES
 from harness import checking
 from harness.guards.cells import enable_where_missing
-from harness.runs.zoo.formulas import Formula, FormulaList, Pair
-from harness.sanitizer.plugins.for_sglang.formulas import store_rows
 
 SLOTS, WIDTH = 12, 128
 FP8 = torch.float8_e4m3fn
 
 
-formula = FormulaList()
+pytestmark = pytest.mark.prepared(
+    by=cuda_kernels.build_modules,
+    names=(
+        "attention.concat_mla",
+        "attention.dsv4.attn",
+        "attention.set_mla_kv_concat_q",
+        "kvcache.dsa_fused_store_index_cache",
+        "kvcache.fused_fp8_qkv_kv_cache",
+        "kvcache.kvcache",
+        "kvcache.minimax_store_kv_index",
+        "kvcache.set_mla_kv_buffer",
+    ),
+)
 
 slots = cuda_kernels.draw_rows(0, SLOTS - 1, 6)
 
 
-def draw_slots(draw: KernelDraw) -> torch.Tensor:
-    return draw.permutation(SLOTS)[: draw.between(1, 6)].to(draw.one_of(*INDICES))
+@given(slots=slots, seed=cuda_kernels.seeds, wide=st.booleans(), layers=st.integers(1, 3))
+def test_rows_are_stored_in_their_slots(
+    slots: list[int], seed: int, wide: bool, layers: int
+) -> None:
+    store = cuda_kernels.require_kernel("kvcache.kvcache", "store_cache")
+    with checking.checked_cuda() as check:
+        device = check.device
+        keys, values = draw_rows(seed, len(slots), device), draw_rows(seed + 1, len(slots), device)
+        pools = [cuda_kernels.StridedPool(SLOTS, 1, WIDTH, layers, device) for _ in range(2)]
+        caches = [pool.cache[:, 0] for pool in pools]
+        store(keys, values, *caches, index_tensor(slots, wide, device))
+        for pool, rows in zip(pools, (keys, values), strict=True):
+            for place, slot in enumerate(slots):
+                if slot:  # slot 0 is that of padding
+                    pool.expected_layer[slot, 0] = rows[place]
+            assert pool.list_differences() == []
 
 
-def fill_cache(rows: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-    """Return a cache of zeros with these rows."""
-    cache = rows.new_zeros(SLOTS, *rows.shape[1:])
-    store_rows(rows, cache, slots)
-    return cache
+@given(slots=slots, seed=cuda_kernels.seeds, wide=st.booleans())
+def test_latent_rows_are_stored_in_their_slots(slots: list[int], seed: int, wide: bool) -> None:
+    store = cuda_kernels.require_kernel("kvcache.set_mla_kv_buffer", "set_mla_kv_buffer")
+    with checking.checked_cuda() as check:
+        device = check.device
+        latent = draw_rows(seed, len(slots), device, 512)
+        rotated = draw_rows(seed + 1, len(slots), device, 64)
+        cache = torch.zeros(SLOTS, 1, 576, dtype=torch.bfloat16, device=device)
+        store(cache, index_tensor(slots, wide, device), latent[:, None], rotated[:, None])
+        wanted = torch.zeros_like(cache)
+        rows = torch.cat([latent, rotated], 1)
+        for place, slot in enumerate(slots):
+            wanted[slot, 0] = rows[place]
+        assert cache[1:].equal(wanted[1:])
+        # The slot of padding keeps what it has; releases before may store a row that names it.
+        named = [row for row, slot in zip(rows, slots, strict=True) if slot == 0]
+        allowed = [torch.zeros_like(rows[0])]
+        allowed += [] if cuda_kernels.keeps_padding_slot() else named
+        assert any(cache[0, 0].equal(row) for row in allowed)
 
 
-@formula("kvcache.kvcache:store_cache")
-def rows_are_stored_in_their_slots(draw: KernelDraw, run: Any) -> Pair:
-    slots, layers = draw_slots(draw), draw.between(1, 3)
-    rows = [draw.halves(len(slots), WIDTH) for _ in range(2)]
-    pools = [cuda_kernels.StridedPool(SLOTS, 1, WIDTH, layers, draw.device) for _ in rows]
-    run(*rows, *(pool.cache[:, 0] for pool in pools), slots)
-    written = slots > 0  # slot 0 is that of padding
-    for pool, own in zip(pools, rows, strict=True):
-        pool.expected_layer[slots[written].long(), 0] = own[written]
-    return [pool.found for pool in pools], [pool.expected for pool in pools]
+@given(slots=slots, seed=cuda_kernels.seeds, wide=st.booleans(), heads=st.integers(1, 3))
+def test_a_query_is_put_together_while_its_latent_row_is_stored(
+    slots: list[int], seed: int, wide: bool, heads: int
+) -> None:
+    name = "set_mla_kv_concat_q"
+    store = cuda_kernels.require_kernel(f"attention.{name}", name)
+    with checking.checked_cuda() as check:
+        device, count = check.device, len(slots)
+        latent, rotated = (
+            draw_rows(seed, count, device, 512),
+            draw_rows(seed + 1, count, device, 64),
+        )
+        queries = draw_rows(seed + 2, count * heads, device, 512).view(count, heads, 512)
+        turned = draw_rows(seed + 3, count * heads, device, 64).view(count, heads, 64)
+        cache = torch.zeros(SLOTS, 576, dtype=torch.bfloat16, device=device)
+        found = store(cache, index_tensor(slots, wide, device), latent, rotated, queries, turned)
+        wanted = torch.zeros_like(cache)
+        wanted[slots] = torch.cat([latent, rotated], -1)
+        assert cache.equal(wanted)
+        assert found.equal(torch.cat([queries, turned], -1))
 
 
-@formula("kvcache.set_mla_kv_buffer:set_mla_kv_buffer")
-def latent_rows_are_stored_in_their_slots(draw: KernelDraw, run: Any) -> Pair:
-    slots = draw_slots(draw)
-    rows, cache = draw.halves(len(slots), 1, 576), draw.zeros(SLOTS, 1, 576)
-    latent, rotated = (part.contiguous() for part in rows.split([512, 64], -1))
-    run(cache, slots, latent, rotated)
-    wanted = fill_cache(rows, slots)
-    # The slot of padding keeps what it has; releases before may store a row that names it.
-    if cuda_kernels.keeps_padding_slot() or not cache[0].equal(wanted[0]):
-        wanted[0] = 0
-    return [cache], [wanted]
+@given(tokens=st.integers(1, 3), heads=st.integers(1, 3), seed=cuda_kernels.seeds)
+def test_parts_of_heads_are_put_together(tokens: int, heads: int, seed: int) -> None:
+    join_keys = cuda_kernels.require_kernel("attention.concat_mla", "concat_mla_k")
+    join_queries = cuda_kernels.require_kernel("attention.concat_mla", "concat_mla_absorb_q")
+    with checking.checked_cuda() as check:
+        device = check.device
+        plain = draw_rows(seed, tokens * 128, device).view(tokens, 128, 128)
+        rotated = draw_rows(seed + 1, tokens, device, 64).view(tokens, 1, 64)
+        keys = torch.empty(tokens, 128, 192, dtype=torch.bfloat16, device=device)
+        join_keys(keys, plain, rotated)
+        check.assert_written(keys)
+        assert keys.equal(torch.cat([plain, rotated.expand(-1, 128, -1)], -1))
+        absorbed = draw_rows(seed, tokens * heads, device, 512).view(tokens, heads, 512)
+        turned = draw_rows(seed + 1, tokens * heads, device, 64).view(tokens, heads, 64)
+        assert join_queries(absorbed, turned).equal(torch.cat([absorbed, turned], -1))
 
 
-@formula("attention.set_mla_kv_concat_q:set_mla_kv_concat_q")
-def a_query_is_put_together_while_its_latent_row_is_stored(draw: KernelDraw, run: Any) -> Pair:
-    slots, heads = draw_slots(draw), draw.between(1, 3)
-    rows, queries = (draw.halves(len(slots), count, 576) for count in (1, heads))
-    parts = [part.contiguous() for part in rows[:, 0].split([512, 64], -1)]
-    parts += [part.contiguous() for part in queries.split([512, 64], -1)]
-    cache = draw.zeros(SLOTS, 576)
-    return [run(cache, slots, *parts), cache], [queries, fill_cache(rows[:, 0], slots)]
-
-
-@formula("attention.concat_mla:concat_mla_k")
-def parts_of_keys_are_put_together(draw: KernelDraw, run: Any) -> Pair:
-    tokens = draw.between(1, 3)
-    plain, rotated = draw.halves(tokens, 128, 128), draw.halves(tokens, 1, 64)
-    keys = draw.empty(tokens, 128, 192)
-    run(keys, plain, rotated)
-    return [keys], [torch.cat([plain, rotated.expand(-1, 128, -1)], -1)]
-
-
-@formula("attention.concat_mla:concat_mla_absorb_q")
-def parts_of_queries_are_put_together(draw: KernelDraw, run: Any) -> Pair:
-    tokens, heads = draw.between(1, 3), draw.between(1, 3)
-    parts = [draw.halves(tokens, heads, width) for width in (512, 64)]
-    return [run(*parts)], [torch.cat(parts, -1)]
-
-
-@formula("kvcache.minimax_store_kv_index:store_kv_index")
-def index_keys_are_stored_beside_the_heads(draw: KernelDraw, run: Any) -> Pair:
-    slots, heads, has_values = draw_slots(draw).long(), draw.between(1, 2), draw.flag()
-    rows = [draw.halves(len(slots), count * WIDTH) for count in (heads, heads, 1, 1)]
-    caches = [draw.zeros(SLOTS, own.shape[1]) for own in rows]
-    last = [(rows[3], caches[3]), (None, None)][not has_values]
-    sizes = {"num_kv_heads": heads, "head_bytes": 2 * WIDTH}
-    run(*rows[:2], *caches[:2], rows[2], caches[2], *last, slots, **sizes)
-    wanted = [fill_cache(own, slots) for own in rows]
-    return caches, wanted if has_values else [*wanted[:3], torch.zeros_like(caches[3])]
-
-
-pytestmark = pytest.mark.prepared(
-    by=cuda_kernels.build_modules,
-    names=(
-        "attention.dsv4.attn",
-        "kvcache.dsa_fused_store_index_cache",
-        "kvcache.fused_fp8_qkv_kv_cache",
-        *cuda_kernels.list_modules(formula),
-    ),
-)
-
-
-@pytest.mark.parametrize("kernel", formula.formulas, ids=lambda kernel: kernel.name)
-@given(data=st.data())
-def test_a_kernel_stores_its_rows(kernel: Formula, data: st.DataObject) -> None:
-    cuda_kernels.compare_kernel(kernel, data, relative=0, absolute=0)
+@given(slots=slots, seed=cuda_kernels.seeds, has_values=st.booleans(), heads=st.integers(1, 2))
+def test_index_keys_are_stored_beside_the_heads(
+    slots: list[int], seed: int, has_values: bool, heads: int
+) -> None:
+    store = cuda_kernels.require_kernel("kvcache.minimax_store_kv_index", "store_kv_index")
+    with checking.checked_cuda() as check:
+        device, count = check.device, len(slots)
+        sizes = [heads, heads, 1, 1 if has_values else 0]
+        rows = [
+            draw_rows(seed + n, count, device, max(size, 1) * WIDTH) for n, size in enumerate(sizes)
+        ]
+        caches = [
+            torch.zeros(SLOTS, max(size, 1) * WIDTH, dtype=torch.bfloat16, device=device)
+            for size in sizes
+        ]
+        keys, values, index_keys, index_values = rows
+        key_cache, value_cache, index_key_cache, index_value_cache = caches
+        store(
+            keys,
+            values,
+            key_cache,
+            value_cache,
+            index_keys,
+            index_key_cache,
+            index_values if has_values else None,
+            index_value_cache if has_values else None,
+            torch.tensor(slots, device=device),
+            num_kv_heads=heads,
+            head_bytes=2 * WIDTH,
+        )
+        for row, cache, size in zip(rows, caches, sizes, strict=True):
+            wanted = torch.zeros_like(cache)
+            if size:
+                wanted[slots] = row
+            assert cache.equal(wanted)
 
 
 @pytest.mark.guards("fp8-store-strided-cache")
@@ -247,3 +279,7 @@ def require_index_store(kind: str) -> Any:
 
 def draw_rows(seed: int, rows: int, device: str, width: int = WIDTH) -> torch.Tensor:
     return cuda_kernels.draw_normal(seed, rows, width, device=device)
+
+
+def index_tensor(slots: list[int], wide: bool, device: str) -> torch.Tensor:
+    return torch.tensor(slots, dtype=torch.int64 if wide else torch.int32, device=device)

@@ -9,7 +9,6 @@ THE INVARIANTS IN PLAIN WORDS
 from __future__ import annotations
 
 import zlib
-from typing import Any
 
 import pytest
 import torch
@@ -17,119 +16,199 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures import cuda_kernels
-from fixtures.cuda_kernels import KernelDraw
-from fixtures.stand_ins.operator_calls import INDICES
-from harness.runs.zoo.formulas import Formula, FormulaList, Pair
+from harness import checking
 
 SLOTS, WIDTH = 8, 128
 ROW_BYTES = 2 * WIDTH
-
-formula = FormulaList()
 
 
 @pytest.fixture(autouse=True)
 def _built_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     # Copies by tensor maps are not executed here; the kernels without them do the same.
     monkeypatch.setenv("SGLANG_HICACHE_TMA_TRANSFER", "false")
-    cuda_kernels.build_modules(*cuda_kernels.list_modules(formula))
+    cuda_kernels.build_modules(
+        "kvcache.hicache", "kvcache.nvfp4_hicache", "mamba.transfer_mamba", "memory.adler32"
+    )
 
 
-def draw_rows(draw: KernelDraw, dtype: torch.dtype = torch.int64) -> list[torch.Tensor]:
-    """Draw the rows that are copied, and those that they come to."""
-    count = draw.between(1, 4)
-    return [draw.permutation(SLOTS)[:count].to(dtype) for _ in range(2)]
+rows = cuda_kernels.draw_rows(0, SLOTS - 1, 4)
 
 
-def draw_pools(draw: KernelDraw, count: int) -> list[torch.Tensor]:
-    return [draw.halves(SLOTS, WIDTH) for _ in range(count)]
+def draw_targets(data: st.DataObject, count: int) -> list[int]:
+    drawn: list[int] = data.draw(st.permutations(range(SLOTS)))
+    return drawn[:count]
 
 
-def copy_rows(source: torch.Tensor, target: torch.Tensor, rows: list[torch.Tensor]) -> torch.Tensor:
-    """Return what a target should come to hold."""
+@pytest.mark.parametrize("is_latent", [False, True], ids=["keys-and-values", "latent"])
+@given(sources=rows, data=st.data(), wide=st.booleans(), seed=cuda_kernels.seeds)
+def test_one_layers_rows_are_copied(
+    is_latent: bool, sources: list[int], data: st.DataObject, wide: bool, seed: int
+) -> None:
+    name = "transfer_hicache_one_layer" + ("_mla" if is_latent else "")
+    copy = cuda_kernels.require_kernel("kvcache.hicache", name)
+    targets = draw_targets(data, len(sources))
+    with checking.checked_cuda() as check:
+        device = check.device
+        pools = [make_pool(seed + n, device) for n in range(4)]
+        wanted = [expect_copy(pools[n], pools[n + 2], sources, targets) for n in (0, 1)]
+        froms, tos = index_tensor(sources, wide, device), index_tensor(targets, wide, device)
+        if is_latent:
+            copy(pools[2], tos, pools[0], froms)
+        else:
+            copy(pools[2], pools[3], tos, pools[0], pools[1], froms)
+            assert pools[3].equal(wanted[1])
+        assert pools[2].equal(wanted[0])
+
+
+@pytest.mark.parametrize("is_latent", [False, True], ids=["keys-and-values", "latent"])
+@given(sources=rows, data=st.data(), layers=st.integers(1, 3), seed=cuda_kernels.seeds)
+def test_all_layers_rows_are_copied(
+    is_latent: bool, sources: list[int], data: st.DataObject, layers: int, seed: int
+) -> None:
+    name = "transfer_hicache_all_layer" + ("_mla" if is_latent else "")
+    copy = cuda_kernels.require_kernel("kvcache.hicache", name)
+    targets = draw_targets(data, len(sources))
+    with checking.checked_cuda() as check:
+        device = check.device
+        groups = [[make_pool(seed + 10 * n + m, device) for m in range(layers)] for n in range(4)]
+        wanted = [
+            [
+                expect_copy(*pair, sources, targets)
+                for pair in zip(groups[n], groups[n + 2], strict=True)
+            ]
+            for n in (0, 1)
+        ]
+        froms, tos = index_tensor(sources, True, device), index_tensor(targets, True, device)
+        tables = [pointer_table(group, device) for group in groups]
+        if is_latent:
+            copy(
+                tables[2],
+                tos,
+                tables[0],
+                froms,
+                cache_src_stride_bytes=ROW_BYTES,
+                cache_dst_stride_bytes=ROW_BYTES,
+            )
+        else:
+            copy(
+                tables[2],
+                tables[3],
+                tos,
+                tables[0],
+                tables[1],
+                froms,
+                kv_cache_src_stride_bytes=ROW_BYTES,
+                kv_cache_dst_stride_bytes=ROW_BYTES,
+            )
+            assert all(map(torch.equal, groups[3], wanted[1]))
+        assert all(map(torch.equal, groups[2], wanted[0]))
+
+
+@given(
+    sources=rows,
+    data=st.data(),
+    layers=st.integers(1, 3),
+    is_backup=st.booleans(),
+    seed=cuda_kernels.seeds,
+)
+def test_states_go_from_layers_to_pages_and_back(
+    sources: list[int], data: st.DataObject, layers: int, is_backup: bool, seed: int
+) -> None:
+    suffix = "lf_pf" if is_backup else "pf_lf"
+    copy = cuda_kernels.require_kernel("mamba.transfer_mamba", f"transfer_kv_mamba_{suffix}")
+    targets = draw_targets(data, len(sources))
+    layer = data.draw(st.integers(0, layers - 1))
+    with checking.checked_cuda() as check:
+        device = check.device
+        by_layer = [make_pool(seed + n, device) for n in range(layers)]
+        drawn = [make_pool(seed + 9 + n, device) for n in range(layers)]
+        by_page = torch.stack(drawn, 1).contiguous()
+        froms, tos = index_tensor(sources, True, device), index_tensor(targets, True, device)
+        if is_backup:
+            wanted = by_page.clone()
+            wanted[targets] = torch.stack(by_layer, 1)[sources]
+            table = pointer_table(by_layer, device)
+            copy(table, by_page, froms, tos, ROW_BYTES, layers * ROW_BYTES, layers)
+            assert by_page.equal(wanted)
+        else:
+            wanted = by_layer[layer].clone()
+            wanted[targets] = by_page[sources, layer]
+            copy(by_page, by_layer[layer], froms, tos, layer, ROW_BYTES, layers * ROW_BYTES)
+            assert by_layer[layer].equal(wanted)
+
+
+@given(
+    sources=rows,
+    data=st.data(),
+    layers=st.integers(1, 3),
+    wide=st.booleans(),
+    seed=cuda_kernels.seeds,
+)
+def test_page_rows_are_loaded(
+    sources: list[int], data: st.DataObject, layers: int, wide: bool, seed: int
+) -> None:
+    copy = cuda_kernels.require_kernel("kvcache.nvfp4_hicache", "transfer_page_rows")
+    targets = draw_targets(data, len(sources))
+    with checking.checked_cuda() as check:
+        device = check.device
+        hosts = [make_pool(seed + n, device) for n in range(layers)]
+        pools = [make_pool(seed + 9 + n, device) for n in range(layers)]
+        wanted = [expect_copy(*pair, sources, targets) for pair in zip(hosts, pools, strict=True)]
+        copy(
+            pointer_table(hosts, device),
+            pointer_table(pools, device),
+            index_tensor(sources, wide, device),
+            index_tensor(targets, wide, device),
+            host_stride=ROW_BYTES,
+            device_stride=ROW_BYTES,
+            row_bytes=ROW_BYTES,
+            load=True,
+        )
+        assert all(map(torch.equal, pools, wanted))
+
+
+@given(
+    chosen=st.lists(rows, min_size=1, max_size=3), size=st.integers(1, 70), seed=cuda_kernels.seeds
+)
+def test_a_checksum_is_that_of_the_rows_bytes(
+    chosen: list[list[int]], size: int, seed: int
+) -> None:
+    checksum = cuda_kernels.require_kernel("memory.adler32", "adler32_strided_checksum")
+    with checking.checked_cuda() as check:
+        device = check.device
+        generator = torch.Generator().manual_seed(seed)
+        pools = [
+            torch.randint(0, 256, (SLOTS, size), generator=generator).to(torch.uint8).to(device)
+            for _ in chosen
+        ]
+        found = checksum(
+            [pool.data_ptr() for pool in pools],
+            [size] * len(pools),
+            [torch.tensor(own, device=device) for own in chosen],
+        )
+        content = b"".join(
+            bytes(pool[row].tolist())
+            for pool, own in zip(pools, chosen, strict=True)
+            for row in own
+        )
+        assert found == zlib.adler32(content)
+
+
+def make_pool(seed: int, device: str) -> torch.Tensor:
+    return cuda_kernels.draw_normal(seed, SLOTS, WIDTH, device=device)
+
+
+def expect_copy(
+    source: torch.Tensor, target: torch.Tensor, sources: list[int], targets: list[int]
+) -> torch.Tensor:
     wanted = target.clone()
-    wanted[rows[1].long()] = source[rows[0].long()]
+    wanted[targets] = source[sources]
     return wanted
 
 
-def collect_addresses(pools: list[torch.Tensor], device: str) -> torch.Tensor:
+def pointer_table(pools: list[torch.Tensor], device: str) -> torch.Tensor:
     return torch.tensor([pool.data_ptr() for pool in pools], device=device).view(torch.uint64)
 
 
-def copy_one_layer(draw: KernelDraw, run: Any, count: int) -> Pair:
-    """Copy rows of keys and values, or of the one pool that latent keys have."""
-    rows = draw_rows(draw, draw.one_of(*INDICES))
-    sources, targets = draw_pools(draw, count), draw_pools(draw, count)
-    wanted = [copy_rows(*pair, rows) for pair in zip(sources, targets, strict=True)]
-    run(*targets, rows[1], *sources, rows[0])
-    return targets, wanted
-
-
-def copy_all_layers(draw: KernelDraw, run: Any, count: int) -> Pair:
-    rows, layers = draw_rows(draw), draw.between(1, 3)
-    sources, targets = (draw_pools(draw, count * layers) for _ in range(2))
-    wanted = [copy_rows(*pair, rows) for pair in zip(sources, targets, strict=True)]
-    froms, tos = (
-        [
-            collect_addresses(pools[n : n + layers], draw.device)
-            for n in range(0, len(pools), layers)
-        ]
-        for pools in (sources, targets)
-    )
-    prefix = "kv_cache" if count == 2 else "cache"
-    strides = {f"{prefix}_{side}_stride_bytes": ROW_BYTES for side in ("src", "dst")}
-    run(*tos, rows[1], *froms, rows[0], **strides)
-    return targets, wanted
-
-
-for name, suffix, count in (("keys_and_values", "", 2), ("latent", "_mla", 1)):
-    for copy, which in ((copy_one_layer, "one_layer"), (copy_all_layers, "all_layer")):
-        launcher = f"kvcache.hicache:transfer_hicache_{which}{suffix}"
-        formula.add_variants(copy, launcher, **{f"{which}_of_{name}": {"count": count}})
-
-
-@formula("mamba.transfer_mamba:transfer_kv_mamba_lf_pf")
-def states_go_from_layers_to_pages(draw: KernelDraw, run: Any) -> Pair:
-    rows, layers = draw_rows(draw), draw.between(1, 3)
-    by_layer, by_page = draw_pools(draw, layers), draw.halves(SLOTS, layers, WIDTH)
-    wanted = copy_rows(torch.stack(by_layer, 1), by_page, rows)
-    table = collect_addresses(by_layer, draw.device)
-    run(table, by_page, *rows, ROW_BYTES, layers * ROW_BYTES, layers)
-    return [by_page], [wanted]
-
-
-@formula("mamba.transfer_mamba:transfer_kv_mamba_pf_lf")
-def states_go_from_pages_to_a_layer(draw: KernelDraw, run: Any) -> Pair:
-    rows, layers = draw_rows(draw), draw.between(1, 3)
-    layer, by_page = draw.between(0, layers - 1), draw.halves(SLOTS, layers, WIDTH)
-    (target,) = draw_pools(draw, 1)
-    wanted = copy_rows(by_page[:, layer], target, rows)
-    run(by_page, target, *rows, layer, ROW_BYTES, layers * ROW_BYTES)
-    return [target], [wanted]
-
-
-@formula("kvcache.nvfp4_hicache:transfer_page_rows")
-def page_rows_are_loaded(draw: KernelDraw, run: Any) -> Pair:
-    rows, layers = draw_rows(draw, draw.one_of(*INDICES)), draw.between(1, 3)
-    hosts, pools = draw_pools(draw, layers), draw_pools(draw, layers)
-    wanted = [copy_rows(*pair, rows) for pair in zip(hosts, pools, strict=True)]
-    tables = [collect_addresses(side, draw.device) for side in (hosts, pools)]
-    sizes = dict.fromkeys(("host_stride", "device_stride", "row_bytes"), ROW_BYTES)
-    run(*tables, *rows, **sizes, load=True)
-    return pools, wanted
-
-
-@formula("memory.adler32:adler32_strided_checksum")
-def a_checksum_is_that_of_the_rows_bytes(draw: KernelDraw, run: Any) -> Pair:
-    count, size = draw.between(1, 3), draw.between(1, 70)
-    pools = [draw.integers(0, 256, SLOTS, size).to(torch.uint8) for _ in range(count)]
-    chosen = [draw_rows(draw)[0] for _ in pools]
-    found = run([pool.data_ptr() for pool in pools], [size] * count, chosen)
-    parts = [pool[own].flatten() for pool, own in zip(pools, chosen, strict=True)]
-    wanted = zlib.adler32(bytes(torch.cat(parts).tolist()))
-    return [torch.tensor(found)], [torch.tensor(wanted)]
-
-
-@pytest.mark.parametrize("kernel", formula.formulas, ids=lambda kernel: kernel.name)
-@given(data=st.data())
-def test_a_kernel_copies_its_rows(kernel: Formula, data: st.DataObject) -> None:
-    cuda_kernels.compare_kernel(kernel, data, relative=0, absolute=0)
+def index_tensor(rows: list[int], wide: bool, device: str) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.int64 if wide else torch.int32, device=device)
