@@ -100,7 +100,8 @@ TABLE: dict[str, list[Row]] = {
         (make_bare(1, 2), make_bare(1, 3), make_bare(1, 3), NEAR_TIE, ""),
         (make_bare(1, 2), make_bare(1), make_bare(1), NEAR_TIE, ""),
         *((make_bare(1, 2), make_bare(1, 3), again, CANNOT_TELL, "") for again in (
-            make_bare(1, 4), make_bare(4, 3), make_bare(1, 2), make_bare(1), TokenOutput((1, 3), error="lost"))),
+            make_bare(1, 4), make_bare(4, 3), make_bare(1, 2), make_bare(1),
+            TokenOutput((1, 3), error="lost"))),
     ],
     "an answer that stops early differs at its end": [
         (make_output(), SHORT, None, DIFFERS, "at 2"),
