@@ -21,6 +21,7 @@ from harness.sanitizer.check.tracked_memory import AccessRule, MemoryTracker
 from harness.sanitizer.gpu import ALL_CHECKS, POISON
 from harness.sanitizer.gpu.empty_memory import EMPTY_STORAGES
 from harness.sanitizer.gpu.pointer_arguments import flatten_arguments
+from harness.sanitizer.violations.kinds import ViolationKind
 from harness.sanitizer.violations.targets import Target
 
 _, TEXT = read_compiled("planted", Path(__file__).parent)
@@ -64,8 +65,10 @@ def run_in_session(fault: FaultLaunch, is_right: bool, device: str = "cpu") -> l
         if launch.ruled is not None:
             session.allow(launch.ruled, **{launch.ruled_verb: launch.allow_own})
         with contextlib.suppress(checking.Violation):
-            # A card's kernel has its assertions only if it is launched for debugging.
-            options = {"debug": True} if device == "cuda" else {}
+            # A card's kernel has assertions only if it is launched for debugging, and then also
+            # Triton's own, of overflow.
+            is_debugging = device == "cuda" and fault.kind is ViolationKind.ASSERTION
+            options = {"debug": True} if is_debugging else {}
             fault.kernel[(launch.blocks,)](*launch.arguments, **options)
             if device == "cuda":
                 session.raise_reported()
