@@ -26,6 +26,7 @@ from harness.guards import (
     suite_record,
 )
 from harness.sanitizer.device.record import RECORD
+from harness.sanitizer.violations import EXCEPTIONS_MODULE
 from harness.store.prove.values import SideOutcome, SideResult
 
 MAX_DETAIL_CHARACTERS = 16000  # the limit of a stored traceback
@@ -258,7 +259,7 @@ def _is_refusal(error: BaseException) -> bool:
 def is_cuda_error(error: BaseException | None) -> bool:
     if device.has_gpu() and isinstance(error, RuntimeError) and "CUDA error" in str(error):
         return True
-    violations = sys.modules.get("harness.sanitizer.violations.exceptions")
+    violations = sys.modules.get(EXCEPTIONS_MODULE)
     if violations is None:  # no suite checks kernels
         return False
     return isinstance(error, violations.CudaError | violations.DeviceLost)

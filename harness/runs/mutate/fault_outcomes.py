@@ -6,12 +6,13 @@ import re
 
 from harness.fixes.matching.nearest_code import format_diff
 from harness.runs.mutate.messages import PASSING_OUTCOMES, FaultAttemptReport, GuardResult
+from harness.sanitizer.violations import EXCEPTIONS_MODULE
 from harness.store.mutate.faults import MutationFault
 from harness.store.mutate.values import FaultOutcome, FaultResult, KillCause
 from harness.store.prove.values import SideOutcome, SideResult
 
 # The line of a traceback that names a violation of a kernel check.
-VIOLATION_LINE = re.compile(r"^harness\.sanitizer\.check\.violations\.\w+: ", re.MULTILINE)
+VIOLATION_LINE = re.compile(rf"^{re.escape(EXCEPTIONS_MODULE)}\.\w+: ", re.MULTILINE)
 KILL_CAUSES = {
     SideOutcome.ERROR: KillCause.EXCEPTION,
     SideOutcome.FLAKY: KillCause.EXCEPTION,
