@@ -190,10 +190,10 @@ def open_tree(path: Path) -> SourceTree:
             raise UnfixError(f"there is no file {path}")
         return WheelSourceTree(path, path.stem.removeprefix(f"{SGLANG_PACKAGE}-").partition("-")[0])
     for folder in (path, path / "python", path.parent if path.name == SGLANG_PACKAGE else path):
-        runtime = folder / SGLANG_PACKAGE / "srt"
-        if runtime.is_dir():
-            if next(runtime.rglob("*.py"), None) is None:
-                raise UnfixError(f"{runtime} contains no module: this is no {SGLANG_PACKAGE}")
+        package = folder / SGLANG_PACKAGE
+        if (package / "srt").is_dir():
+            if next(package.rglob("*.py"), None) is None:
+                raise UnfixError(f"{package} contains no module")
             return FolderSourceTree(folder, path.name)
     raise NotReadyError(
         f"{path} is neither a wheel or a checkout of {SGLANG_PACKAGE} nor a folder that contains it"

@@ -215,7 +215,7 @@ def test_what_is_no_overflow_has_a_rule_and_a_sentence_of_its_own(
 
 
 def test_the_words_of_a_fault_are_of_kinds_that_checks_report() -> None:
-    text = (paths.HARNESS_FOLDER / "sanitizer" / "check" / "violations.py").read_text()
+    text = (paths.HARNESS_FOLDER / "sanitizer" / "violations" / "exceptions.py").read_text()
     assert [kind for kind in KINDS if f"class {kind}(Violation):" not in text] == []
     assert {fault_words.find_fault_words(kind).rule for kind in KINDS} >= {"overflow", "overruns"}
 
