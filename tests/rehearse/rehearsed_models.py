@@ -64,19 +64,22 @@ def rehearse_together(
     """Rehearse models of the same toggles in one worker."""
     folder = home / "-".join(["worker", *models[0].toggles])
     folder.mkdir(exist_ok=True)
-    release = managed_releases.get_release(RELEASE)
-    target = ReleaseTarget(RELEASE, release.python, release.open_sources())
-    toggles = models[0].toggles, (), [PLANTED_TOGGLES]
-    worker = LaneProcess(target, "harness.runs.rehearse.rehearse_worker", folder, *toggles)
-    work = RehearseWorkerRequest(
-        str(folder),
-        jobs=2,
-        seconds=400.0,
-        deployments=[model.make_deployment() for model in models],
-    )
+    releases = home / ".releases"
+    if not releases.exists():
+        releases.symlink_to(paths.releases_folder())
     results: dict[ModelToRehearse, dict[str, Any]] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("UNFIX_HOME", str(home))
+        release = managed_releases.get_release(RELEASE)
+        target = ReleaseTarget(RELEASE, release.python, release.open_sources())
+        toggles = models[0].toggles, (), [PLANTED_TOGGLES]
+        worker = LaneProcess(target, "harness.runs.rehearse.rehearse_worker", folder, *toggles)
+        work = RehearseWorkerRequest(
+            str(folder),
+            jobs=2,
+            seconds=400.0,
+            deployments=[model.make_deployment() for model in models],
+        )
         for message in worker.iterate_messages(msgspec.json.encode(work)):
             if "done" in message:
                 results[models[message["done"]]] = json.loads(message["result"])
