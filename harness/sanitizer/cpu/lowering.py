@@ -144,6 +144,8 @@ class KernelLowering(ControlFlowLowering):
             # An unsupported type is refused now, even if the result is never used.
             llvm_type(result.type.element)
             self.pending[result] = operation
+            if operation.attributes.get("pure") == "false":  # it runs once, used or not
+                self.materialize(result)
             return
         operands = [self.emit_lane(operand, "0", {}) for operand in operation.operands]
         self.scalars[result], state = self.emit_elementwise(operation, operands)

@@ -68,3 +68,15 @@ def narrow_in_pairs(x, out, N: tl.constexpr):
         TO_FP8_PAIR, "=r,=r,f,f", [tl.load(x + at)], tl.int32, is_pure=True, pack=2
     )
     tl.store(out + at, bits.to(tl.uint8).to(tl.float8e4nv, bitcast=True))
+
+
+@triton.jit
+def store_in_assembly(out, N: tl.constexpr):
+    tl.inline_asm_elementwise(
+        "st.global.b32 [$1], 7; mov.b32 $0, 0;",
+        "=r,l",
+        [out + tl.arange(0, N)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )

@@ -13,6 +13,7 @@ from assembly_to_check import (
     narrow_in_pairs,
     neighbours,
     soften,
+    store_in_assembly,
 )
 from checks import check_on_cpu, launch_checked
 
@@ -94,3 +95,12 @@ def test_pairs_of_lanes_share_a_block() -> None:
     x, out = torch.linspace(-500, 500, N), torch.empty(N, dtype=torch.float8_e4m3fn)
     launch_checked(narrow_in_pairs, (1,), x, out, N=N)
     assert torch.equal(out.float(), x.clamp(-448, 448).to(torch.float8_e4m3fn).float())
+
+
+def test_assembly_with_an_effect_is_no_part_that_is_left_out() -> None:
+    """Its result is unused; a launch without its store would count as checked."""
+    with (
+        pytest.raises(checking.UncheckableKernel, match=r"inline assembly: st\.global\.b32"),
+        checking.checked(),
+    ):
+        store_in_assembly[(1,)](torch.zeros(32, dtype=torch.int32), 32)
