@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from harness.core.device import VIRTUAL
 from harness.core.wording import format_count, format_duration
 from harness.store.rehearse.values import (
@@ -139,8 +141,13 @@ def describe_settings(result: DeploymentResult) -> str:
     )
 
 
+_TENSOR_PARALLEL = re.compile(r"--(?:tp|tp-size|tensor-parallel-size)[ =](\d+)")
+
+
 def describe_card(result: DeploymentResult) -> str:
-    return f"{result.cards} x {result.card}" if result.cards > 1 else result.card
+    """Describe the cards that serve the model, whatever else their host has."""
+    sizes = _TENSOR_PARALLEL.findall(" ".join(result.arguments))
+    return f"{sizes[-1]} x {result.card}" if sizes and sizes[-1] != "1" else result.card
 
 
 def split_memory(result: DeploymentResult) -> list[tuple[str, int]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from harness.store.database import Store
 from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import DeploymentResult, RehearsalRun
+from reports.rehearse.view import describe_card
 
 NAMES = ["lite", "large"]
 
@@ -67,3 +69,17 @@ def test_it_is_none_in_which_a_deployment_was_cut_short_or_has_no_result(tmp_pat
     found = table.find_newest_whole("0.5.23", NAMES)
     assert found is not None
     assert found.id == "refused"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "H200"),
+        (["--tp", "1"], "H200"),
+        (["--tp-size=4", "--page-size", "64"], "4 x H200"),
+        (["--tensor-parallel-size", "8"], "8 x H200"),
+    ],
+)
+def test_a_report_names_the_cards_that_serve(arguments: list[str], words: str) -> None:
+    """The host has eight, whatever the model takes of them."""
+    assert describe_card(DeploymentResult("n", "m", "H200", 8, arguments)) == words
