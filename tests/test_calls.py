@@ -99,6 +99,7 @@ def test_a_wrong_option_shows_the_usage(words: tuple[str, ...], wrong: str, caps
         ("drift --from nowhere", "nor is it a file or folder"),
         ("drift --from no/where", "there is no file or folder no/where"),
         ("", "the command is missing; `unfix --help` lists the commands"),
+        ("prove --device gpu", "did you mean cuda?"),
         ("lisst", "invalid choice: 'lisst'; did you mean list?"),
         ("doctor now", "'now' is one word more than `unfix doctor` takes"),
         ("releases remove", "the following arguments are required: RELEASE"),

@@ -18,6 +18,9 @@ PYTEST_OPTIONS = {
     **dict.fromkeys("--confcutdir --deselect --ignore --capture --color --log-level".split(), True),
 }
 
+# Words for a device that look like another one's.
+_MEANT_DEVICES = {"gpu": "cuda", "card": "cuda", "nvidia": "cuda"}
+
 
 class CommandParser(argparse.ArgumentParser):
     """A command's parser; `passthrough_owner` is the program that gets the words behind `--`."""
@@ -132,7 +135,8 @@ class CommandParser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, message)
         if action.choices is not None and value not in action.choices:
             choices = [str(choice) for choice in action.choices]
-            near = find_nearest_word(str(value), choices)
+            meant = _MEANT_DEVICES.get(str(value), "")
+            near = meant if meant in choices else find_nearest_word(str(value), choices)
             hint = f"did you mean {near}? There are" if near else "there are"
             message = f"invalid choice: '{value}'; {hint} {', '.join(choices)}"
             raise argparse.ArgumentError(action, message)
