@@ -36,7 +36,8 @@ def install_at_startup() -> None:
     if toolkit is not None:
         build_with_checks(toolkit, start_checks)
         call_after_import({_TVM_LOADER: _wrap_load_module})
-        for plugin in plugins.list_installed():
+        # Of all plug-ins: the program's folder, which may hold a package, is not on the path yet.
+        for plugin in plugins.list_all():
             call_after_import(plugin.find_loader_hooks())
 
 

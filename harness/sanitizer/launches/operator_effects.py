@@ -150,5 +150,5 @@ def find_effects(operator: Any) -> OperatorEffects:
             if "Tensor" in str(argument.type)
         ),
         not is_silent,
-        names.index("training") if has_statistics and "training" in names else None,
+        names.index("training") if {"training", *_RUNNING_STATISTICS} <= set(names) else None,
     )

@@ -87,11 +87,9 @@ def _is_installed(package: str) -> bool:
     if package in sys.modules:
         return True
     finders = [finder for finder in sys.meta_path if not _is_ours(finder)]
-    return any(
-        finder.find_spec(package, None) is not None
-        for finder in finders
-        if hasattr(finder, "find_spec")
-    )
+    specs = [finder.find_spec(package, None) for finder in finders if hasattr(finder, "find_spec")]
+    # A folder without an `__init__.py`, such as a clone of the package's repository, has no loader.
+    return any(spec is not None and spec.loader is not None for spec in specs)
 
 
 def _is_ours(finder: Any) -> bool:

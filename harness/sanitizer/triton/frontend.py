@@ -96,6 +96,8 @@ class CallBinder:
 
 
 def _make_constant_key(value: Any, argument_type: Any) -> Any:
+    if isinstance(value, JITCallable):  # its own key has no values that it reads elsewhere
+        return value, compute_code_key(value)
     if argument_type == "constexpr":
         # True, 1 and 1.0 are one key of a dictionary and three constants.
         return (type(value), value) if isinstance(value, (bool, int, float)) else value

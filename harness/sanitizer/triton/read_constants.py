@@ -34,13 +34,23 @@ def describe_constants(kernel: Any) -> str:
         function = waiting.pop()
         for path in sorted(_find_paths(function)):
             value = _resolve_path(function.fn, path)
-            if isinstance(value, JITCallable):
-                if id(value) not in visited:
-                    visited.add(id(value))
-                    waiting.append(value)
-            elif text := _describe_value(value):
+            if text := _describe_value(value):
                 texts.append(f"{'.'.join(path)}={text}")
+            for helper in _iterate_helpers(value):
+                if id(helper) not in visited:
+                    visited.add(id(helper))
+                    waiting.append(helper)
+                    texts.append(helper.cache_key)
     return ";".join(texts)
+
+
+def _iterate_helpers(value: Any, depth: int = 3) -> Iterator[JITCallable]:
+    """Yield the functions of Triton that a value is or contains; Triton follows no containers."""
+    if isinstance(value, JITCallable):
+        yield value
+    elif depth and isinstance(value, (tuple, list, set, frozenset, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _iterate_helpers(item, depth - 1)
 
 
 def _find_paths(function: Any) -> frozenset[_Path]:
@@ -48,7 +58,8 @@ def _find_paths(function: Any) -> frozenset[_Path]:
     found = _paths_by_function.get(function.fn)
     if found is None:
         tree = adapter.get_syntax_tree(function)
-        outer = {*function.fn.__globals__, *function.fn.__code__.co_freevars}
+        code = function.fn.__code__
+        outer = {*function.fn.__globals__, *code.co_freevars} - {*code.co_varnames}
         paths = (_read_path(node) for node in ast.walk(tree))
         found = frozenset(path for path in paths if path and path[0] in outer)
         _paths_by_function[function.fn] = found

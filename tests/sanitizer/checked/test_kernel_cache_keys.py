@@ -182,6 +182,33 @@ def fill_from_helper(target):
     tl.store(target, add_size(0))
 
 
+settings.helpers = (add_size,)  # type: ignore[attr-defined]
+
+
+@triton.jit
+def fill_from_listed_helper(target):
+    tl.store(target, settings.helpers[0](0))
+
+
+@triton.jit
+def fill_from_argument(target, function: tl.constexpr):
+    tl.store(target, function(0))
+
+
+def test_a_value_that_a_function_given_to_a_kernel_reads_is_in_its_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run_kernel() -> int:
+        target = torch.zeros(1, dtype=torch.int32)
+        with checking.checked():
+            fill_from_argument[(1,)](target, add_size)
+        return int(target.item())
+
+    assert run_kernel() == 20
+    monkeypatch.setattr(Settings, "SIZE", 30)
+    assert run_kernel() == 30
+
+
 @pytest.mark.parametrize(
     ("kernel", "owner", "name", "value"),
     [
@@ -190,6 +217,7 @@ def fill_from_helper(target):
         (fill_from_table, settings, "TABLE", (30,)),
         (fill_from_attribute, settings, "SIZE", 30),
         (fill_from_helper, Settings, "SIZE", 30),
+        (fill_from_listed_helper, Settings, "SIZE", 30),
     ],
 )
 def test_a_value_that_a_kernel_reads_elsewhere_is_in_its_key(

@@ -38,6 +38,10 @@ CALLS: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
         aten.native_batch_norm.default,
         (make_values(), None, None, torch.zeros(4), torch.ones(4), True, 0.5, 1e-5),
     ),
+    "batch norm whose schema names its statistics": lambda: (
+        aten._native_batch_norm_legit.default,
+        (make_values(), None, None, torch.zeros(4), torch.ones(4), False, 0.5, 1e-5),
+    ),
     "batch norm that does not": lambda: (
         aten.native_batch_norm.default,
         (make_values(), None, None, torch.zeros(4), torch.ones(4), False, 0.5, 1e-5),

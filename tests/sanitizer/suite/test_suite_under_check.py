@@ -207,3 +207,19 @@ def test_a_child_of_exec_needs_none_of_the_other_packages(tmp_path: Path) -> Non
     for package in NEEDLESS_PACKAGES:
         done = run_child_of_exec(tmp_path, package)
     assert (done.returncode, done.stdout) == (0, "the program ran\n"), done.stderr
+
+
+def test_what_looks_for_loaders_at_the_start_of_a_process_imports_no_torch() -> None:
+    """Each process with checks of CUDA modules does so, helpers of multiprocessing included."""
+    code = (
+        "import sys; from harness.sanitizer import plugins;"
+        "hooks = [plugin.find_loader_hooks() for plugin in plugins.list_all()];"
+        "assert any(hooks), hooks; print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(paths.HARNESS_FOLDER.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "False\n", done.stderr

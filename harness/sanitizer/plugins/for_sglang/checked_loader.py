@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.core.after_import import AfterImport, rebind_in_all_modules
 from harness.sanitizer.cuda import checked_modules
-from harness.sanitizer.plugins.for_sglang.device_hooks import OWN_LOADER
+from harness.sanitizer.plugins.for_sglang import OWN_LOADER
 
 
 def _wrap_load_jit(loader: Any) -> None:

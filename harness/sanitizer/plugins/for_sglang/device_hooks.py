@@ -17,7 +17,7 @@ from harness.core.after_import import call_after_import, rebind_in_all_modules
 from harness.sanitizer.device import graphs
 from harness.sanitizer.device.cards import get_card
 from harness.sanitizer.device.stand_ins import JitBuild, call_stand_in
-from harness.sanitizer.plugins.for_sglang import code_paths
+from harness.sanitizer.plugins.for_sglang import OWN_LOADER, code_paths
 
 
 class JitModule:
@@ -131,7 +131,6 @@ def _replace_clique_check(module: ModuleType) -> None:
     module.is_one_nvlink_clique = lambda *args, **options: False  # type: ignore[attr-defined]
 
 
-OWN_LOADER = "sglang.kernels.jit.utils.compile.loader"  # since 0.5.18, for ninja
 _BREAKABLE_GRAPHS = "sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph"
 _HOOKS: dict[str, Callable[[ModuleType], None]] = {
     OWN_LOADER: _choose_at_each_call,

@@ -180,7 +180,8 @@ def install_packages() -> None:
     They stand beside SGLang. A machine without it has them or not, and a program that asks for
     `cuda` must not find a module that answers nothing.
     """
-    if importlib.util.find_spec("sglang") is None:
+    spec = importlib.util.find_spec("sglang")
+    if spec is None or spec.origin is None:  # none, or a folder that is no package
         return
     for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
         if not isinstance(sys.modules[name], PackageModule):
