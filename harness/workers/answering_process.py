@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from harness.core import paths
 from harness.patching.child_environment import ChildEnvironment
 
+_EXIT_SECONDS = 30.0  # to exit, once its output has ended
 LOG_NAME = "audit.log"
 
 
@@ -50,6 +52,7 @@ def iterate_answers(
             process.stdin.write(request)
             process.stdin.close()
             yield from process.stdout
-            process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # all of its answers are there
+                process.wait(timeout=_EXIT_SECONDS)
         finally:
             process.kill()  # if its answers are not wanted any more

@@ -106,6 +106,7 @@ class WorkPool(Generic[ItemT, MessageT]):
 
     shares_workers = True  # a worker runs any number of items at a time, each in a fork
     repeats_lost_items = True  # an item whose worker ended may be innocent
+    may_end_idle = False  # a worker exits by itself once it has answered
 
     def __init__(self, name: str, jobs: int = 1) -> None:
         self.name = name  # of its release
@@ -179,7 +180,7 @@ class WorkPool(Generic[ItemT, MessageT]):
         """Run an item once more, with nothing beside it; False if it was lost before."""
         if assignment.first_loss:
             return False
-        self._first_losses[assignment.item] = why
+        self._first_losses[assignment.item] = why or "it was lost"
         self.alone.append(assignment.item)
         return True
 
@@ -286,18 +287,20 @@ class WorkPool(Generic[ItemT, MessageT]):
             when = "did not start in time" if is_overdue else "ended before it could begin"
             self.give_up(f"the worker {when} ({end.words}):", end.log)
             return
+        if not lost and self.may_end_idle and not end.code:
+            return
         if not lost:
             self._idle_ends += 1
             if self._idle_ends > 1:
                 how = f"the worker ended while it had nothing to do ({end.words})"
                 self.give_up(how, end.log)
                 return
-        self.report_lost_worker(end, was_idle=not lost)
         why = f"it ended its worker ({end.words})"
         for each in lost:
             del self.running[each.serial]
             if not (self.repeats_lost_items and self.repeat_alone(each, why)):
                 self.record_loss(each, end)
+        self.report_lost_worker(end, was_idle=not lost)  # which may end the run
 
 
 class Engine:
@@ -326,6 +329,8 @@ class Engine:
                     if pool.is_done and not pool.has_more():
                         pool.has_ended = True
                         pool.finish_pool()
+            if stop_signals:  # in the last turn: the caller may have more to run
+                raise KeyboardInterrupt
 
     def end(self) -> None:
         for pool in self.pools:

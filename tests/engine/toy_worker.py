@@ -12,7 +12,7 @@ from pathlib import Path
 def serve_requests(read: int, write: int) -> None:
     start, forks = os.environ["TOY_START"], os.environ["TOY_FORKS"]
     if start == "dies":
-        print("no such module")
+        print("no such module", flush=True)  # a kill flushes nothing
         os.kill(os.getpid(), signal.SIGKILL)
     if start == "hangs":
         time.sleep(600)

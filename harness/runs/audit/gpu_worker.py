@@ -96,6 +96,7 @@ class _GpuForkPool(WorkPool[FindingOrder, bytes]):
     """The forks that run findings, a fixed number at a time."""
 
     shares_workers = False
+    may_end_idle = True  # a fork that has lost the device ends after its answer
     repeats_lost_items = False  # a fork runs one launch at a time, which is to blame
 
     def __init__(

@@ -14,6 +14,7 @@ import time
 
 from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
+from harness.core.signals import record_stop_signals
 from harness.runs.fuzz import failure_files
 from harness.runs.fuzz.messages import FuzzTestsCollected, TimeSliceEnded, TimeSliceResult
 from harness.runs.fuzz.release_search import (
@@ -69,7 +70,8 @@ class FuzzDriver:
 
     def run_to_end(self) -> None:
         self.run.status = "stopped"
-        with contextlib.ExitStack() as ending:
+        # A second signal waits until what was found is stored.
+        with record_stop_signals(), contextlib.ExitStack() as ending:
             # Each of these runs even if another one fails, for example on a full disk.
             ending.callback(shutil.rmtree, self.folder, ignore_errors=True)
             ending.callback(self._update_listener)

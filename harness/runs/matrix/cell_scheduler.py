@@ -176,7 +176,8 @@ class CellScheduler(WorkPool[MatrixCell, FinishedAttempt]):
         self._save_finished([self._finish_attempt(message)])
 
     def check_limits(self, now: float) -> None:
-        for finished in self.executor.give_up_unplaceable():
+        # What is finished is collected again: an executor may have missed to wake the engine up.
+        for finished in [*self.executor.collect_finished(), *self.executor.give_up_unplaceable()]:
             self.handle_message(self.executor, finished)
         if self.unsaved and now > self.saved_at + FLUSH_SECONDS:
             self._flush()

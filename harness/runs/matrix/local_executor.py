@@ -108,6 +108,7 @@ class LocalExecutor(CellExecutor):
         # Finished attempts are returned before a supervisor's error ends the run.
         for run in sorted(done, key=lambda future: future.exception() is not None):
             if finished and run.exception() is not None:
+                self.report_finished()  # the next turn collects it, which raises its error
                 break
             task, needs, chosen = self.running.pop(run)
             for name, share in chosen:
