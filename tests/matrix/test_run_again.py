@@ -200,6 +200,8 @@ class UnluckyExecutor(CellExecutor):
         self.report_finished()
 
     def collect_finished(self) -> list[FinishedAttempt]:
+        if not self.tasks:
+            return []
         task = self.tasks.pop()
         attempt = CellAttempt(task.attempt_number, self.left.pop(0), "so", "now")
         return [FinishedAttempt(task.cell_id, attempt)]
