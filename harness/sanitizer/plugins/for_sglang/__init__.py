@@ -9,9 +9,6 @@ from typing import Any
 from harness.core.after_import import AfterImport
 from harness.sanitizer.plugins import CollectiveClass, SanitizerPlugin
 
-# SGLang's own loader of CUDA kernels, since 0.5.18. It stands here because what looks for it at the
-# start of every process must not import torch.
-OWN_LOADER = "sglang.kernels.jit.utils.compile.loader"
 _NCCL = CollectiveClass(
     "sglang.srt.distributed.device_communicators.pynccl",
     "PyNcclCommunicator",

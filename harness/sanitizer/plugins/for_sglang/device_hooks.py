@@ -17,7 +17,8 @@ from harness.core.after_import import call_after_import, rebind_in_all_modules
 from harness.sanitizer.device import graphs
 from harness.sanitizer.device.cards import get_card
 from harness.sanitizer.device.stand_ins import JitBuild, call_stand_in
-from harness.sanitizer.plugins.for_sglang import OWN_LOADER, code_paths
+from harness.sanitizer.plugins.for_sglang import code_paths
+from harness.sanitizer.plugins.for_sglang.checked_loader import OWN_LOADER
 
 
 class JitModule:
