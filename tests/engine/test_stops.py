@@ -101,3 +101,19 @@ def test_a_run_in_another_thread_leaves_signals_to_the_main_one(tmp_path: Path) 
         threads.submit(engine.run).result()
     engine.end()
     assert set(pool.results) == {"pass 1"}
+
+
+def test_a_stop_in_the_last_turn_counts(tmp_path: Path) -> None:
+    """A kind may have more to run after this engine: it must not go on as if nobody had asked."""
+
+    class Stopped(ToyPool):
+        def record(self, item: str, outcome: str) -> None:
+            super().record(item, outcome)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    pool = Stopped(tmp_path, "pass 1")
+    engine = Engine([pool], 1)
+    with pytest.raises(KeyboardInterrupt):
+        engine.run()
+    engine.end()
+    assert set(pool.results) == {"pass 1"}

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from calling import wait_until
-from toy_kind import ToyPool
+from toy_kind import ToyPool, ToyWorker
 
 from harness.core.errors import NotReadyError
 from harness.workers import engine as engine_module
-from harness.workers.engine import Engine
+from harness.workers.engine import Engine, WorkerEnd
 
 PASSING = [f"pass {number}" for number in range(6)]
 
@@ -125,3 +126,30 @@ def test_workers_that_end_while_idle_twice_in_a_row_end_the_run(tmp_path: Path) 
     with pytest.raises(NotReadyError, match="ended while it had nothing to do"):
         run_pool(pool)
     assert pool.started_workers == 2
+
+
+def test_a_loss_is_recorded_before_a_lost_worker_may_end_the_run(tmp_path: Path) -> None:
+    class Impatient(ToyPool):
+        def report_lost_worker(self, end: WorkerEnd, was_idle: bool) -> None:
+            self.give_up("its workers end")
+
+    pool = Impatient(tmp_path, "kill", forks=False)
+    with pytest.raises(NotReadyError, match="its workers end"):
+        run_pool(pool)
+    assert set(pool.lost) == {"kill"}
+
+
+def test_a_worker_that_may_exit_after_its_answer_ends_nothing(tmp_path: Path) -> None:
+    class Leaving(ToyPool):
+        may_end_idle = True
+
+        def find_free_worker(self) -> Any:
+            return super().find_free_worker() if self.started_workers > 3 else None
+
+        def start_worker(self) -> ToyWorker:
+            self._start = "ends when idle" if self.started_workers < 3 else ""
+            return super().start_worker()
+
+    pool = Leaving(tmp_path, "pass 1")
+    run_pool(pool)
+    assert (set(pool.results), pool.lost_workers) == ({"pass 1"}, [])

@@ -108,7 +108,7 @@ class _VersionPool(GuardPool[_TestRun]):
             memory_limit=runner.memory_limit,
             toggle_folders=runner.toggle_folders,
         )
-        self.testss: deque[_JobTests] = deque()
+        self.waiting_tests: deque[_JobTests] = deque()
         self.ended_jobs: deque[_JobTests] = deque()
         self.unfit_toggles: dict[str, str] = {}  # the answer to the last question
         self._runner = runner
@@ -130,8 +130,8 @@ class _VersionPool(GuardPool[_TestRun]):
 
     def refill(self) -> None:
         """Add the tests of the next job."""
-        if self.testss:
-            tests = self.testss.popleft()
+        if self.waiting_tests:
+            tests = self.waiting_tests.popleft()
             keys = list(filter(self._runner.is_selected, self.task_keys))
             tests.test_count = len(keys)
             self.waiting.extend(_TestRun(tests, key) for key in keys)
@@ -209,7 +209,7 @@ class GuardRunner:
     def run(self, batch: list[TrialJob]) -> Iterator[tuple[int, BisectTrial]]:
         pools = list(dict.fromkeys(self._open_pool(job.version) for job in batch))
         for index, job in enumerate(batch):
-            self._pools[job.version].testss.append(_JobTests(index, job))
+            self._pools[job.version].waiting_tests.append(_JobTests(index, job))
         try:
             for _ in Engine(pools, self.jobs).iterate_turns():
                 for pool in pools:

@@ -105,10 +105,9 @@ class LocalExecutor(CellExecutor):
     def collect_finished(self) -> list[FinishedAttempt]:
         done = [run for run in self.running if run.done()]
         finished: list[FinishedAttempt] = []
-        # Finished attempts are returned before a supervisor's error ends the run.
+        # Finished attempts are returned before a supervisor's error ends the run, in the next turn.
         for run in sorted(done, key=lambda future: future.exception() is not None):
             if finished and run.exception() is not None:
-                self.report_finished()  # the next turn collects it, which raises its error
                 break
             task, needs, chosen = self.running.pop(run)
             for name, share in chosen:
