@@ -240,3 +240,16 @@ def test_a_cell_whose_supervisor_is_killed_is_lost_and_leaves_nothing(tmp_path: 
     attempt = cell_attempt.run_attempt(task, tmp_path)
     assert (attempt.outcome, attempt.how) == (Outcome.LOST, "its supervisor was killed: SIGKILL")
     assert not is_alive(int((tmp_path / "pid").read_text()))
+
+
+def test_an_executor_that_wakes_nobody_is_asked_in_each_turn(tmp_path: Path) -> None:
+    """An attempt that ended unnoticed would keep the run waiting for ever."""
+
+    class SilentExecutor(UnluckyExecutor):
+        def report_finished(self) -> None: ...
+
+    ended: list[tuple[str, CellAttempt]] = []
+    place = RunLocation("run", tmp_path, tmp_path)
+    executor = SilentExecutor(0, [Outcome.GREEN])
+    CellScheduler([make_cell("a", "true")], executor, place, RetryRules(), ended.extend).run()
+    assert [attempt.outcome for _, attempt in ended] == [Outcome.GREEN]
