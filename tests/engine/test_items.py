@@ -182,7 +182,7 @@ def test_all_workers_are_asked_to_end_before_one_is_awaited(
 def test_nothing_begins_beside_an_item_that_runs_alone(tmp_path: Path) -> None:
     """Items may come later: those of a search that goes on, or of another release."""
 
-    class Late(ToyPool):
+    class RefillingPool(ToyPool):
         def refill(self) -> None:
             if self.runs_alone and "pass late" not in self.results and not self.waiting:
                 self.waiting.append("pass late")
@@ -192,7 +192,7 @@ def test_nothing_begins_beside_an_item_that_runs_alone(tmp_path: Path) -> None:
             if self.runs_alone:
                 self.refill()
 
-    pool = Late(tmp_path)
+    pool = RefillingPool(tmp_path)
     pool.alone.append(f"await {tmp_path / 'go'}")
     run_pool(pool)
     assert dict(pool.begun)["pass late"] == 0
