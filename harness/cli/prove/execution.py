@@ -56,7 +56,6 @@ def _make_run(call: ProveCall, request: ProveRequest) -> ProveRun:
     settings["seed"] = request.seed
     settings["code"] = requests.digest_inputs(call)
     settings["sources"] = requests.digest_sources(request.targets)
-    settings["packages"] = requests.digest_packages(request.targets)
     settings["commit"] = machine.describe_commit()
     settings["jobs"] = request.jobs
     settings["toggles"] = list(map(str, call.toggles))
