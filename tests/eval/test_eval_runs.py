@@ -11,11 +11,17 @@ from faked import TOY, Fakes, make_fake, with_share, write_fake_lm_eval
 from fixture_types import Patch
 
 from harness.core.errors import UnfixError, UnknownToggleError
+from harness.core.outcomes import Verdict
 from harness.matrices.schema import FaultPlacement
 from harness.runs.eval import lm_eval_scorer, paired_statistics, server_comparison
 from harness.runs.eval.runner import EvaluationRunner
-from harness.store.eval.values import ComparisonResult, Evaluation, ItemAnswer, ServedConfiguration
-from harness.store.eval.values import ComparisonVerdict as Verdict
+from harness.store.eval.values import (
+    FAULT_SHOWING_VERDICTS,
+    ComparisonResult,
+    Evaluation,
+    ItemAnswer,
+    ServedConfiguration,
+)
 from reports.eval.view import make_view
 
 
@@ -141,9 +147,9 @@ def test_a_base_that_dies_leaves_the_rest_to_be_told(fakes: Fakes) -> None:
     ("be", "verdict", "words"),
     [
         ({"launches": 9}, Verdict.SAME, ""),
-        ({"launches": 9, "reports": "scatter wrote 4 bytes past the end"}, Verdict.FAILED,
+        ({"launches": 9, "reports": "scatter wrote 4 bytes past the end"}, Verdict.FAILS,
          "scatter wrote 4 bytes past the end (a.py:7, program (0, 1, 2))"),
-        ({}, Verdict.FAILED, "no process launched a Triton kernel, so the check says nothing"),
+        ({}, Verdict.FAILS, "no process launched a Triton kernel, so the check says nothing"),
     ],
 )  # fmt: skip
 def test_gpu_reports_fail_the_configuration(
@@ -258,7 +264,7 @@ def test_different_items_are_refused(
     found = runner.comparer.compare_pair(first, second, "accuracy", "", task)
     assert found.verdict is Verdict.CANNOT_TELL
     assert words in found.words
-    assert not found.verdict.shows_fault  # an error of the harness catches no fault
+    assert found.verdict not in FAULT_SHOWING_VERDICTS  # an error of the harness catches no fault
 
 
 def run_with_faults(fakes: Fakes, **be: Any) -> Evaluation:
@@ -362,6 +368,6 @@ def test_a_candidate_that_dies_has_failed(fakes: Fakes) -> None:
     assert served.failure == "the server died: out of memory: CUDA out of memory (SIGKILL)"
     assert any(answer.right for answer in served.answers)
     found = get_only_result(evaluation)
-    assert (found.verdict, found.errors > 0) == (Verdict.FAILED, True)
+    assert (found.verdict, found.errors > 0) == (Verdict.FAILS, True)
     assert "out of memory" in found.words
     assert not evaluation.green

@@ -20,7 +20,7 @@ from fixture_types import Output, Patch
 from harness.cli import main
 from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
-from harness.core.process_exit import ExitKind
+from harness.core.outcomes import Outcome
 from harness.runs.eval import model_folders
 from harness.workers import command_supervisor
 from harness.workers.servers import orphans, ports
@@ -86,7 +86,7 @@ def test_a_kill_by_the_kernel_for_memory_is_called_that(serve: FakeServers) -> N
     server.stop()
     record = command_supervisor.read_exit(server.folder)
     assert record is not None
-    assert (record.kind, record.killed_by_kernel) == (ExitKind.STOPPED, False)
+    assert (record.kind, record.killed_by_kernel) == (Outcome.STOPPED, False)
     killed = msgspec.structs.replace(record, code=-9, killed_by_kernel=True)
     (server.folder / command_supervisor.EXIT_FILE).write_bytes(msgspec.json.encode(killed))
     assert server.describe_exit() == "the kernel killed it: out of memory"
