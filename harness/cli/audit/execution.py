@@ -134,6 +134,7 @@ def run_audit(arguments: argparse.Namespace) -> int:
         lambda: page.render_page(audit, machine.describe_commit()),
         lambda: markdown.render_markdown(audit),
         data,
+        is_red=audit.is_red,
     )
     if chosen.sarif:
         run_output.save_text(chosen.sarif, sarif.render_sarif(audit))

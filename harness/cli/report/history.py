@@ -89,6 +89,7 @@ def _write_outputs(
         lambda: page.render_page(history, prices, machine.describe_commit()),
         lambda: markdown.render_markdown(history, prices),
         history_to_json(history, prices),
+        is_red=not history.green,
     )
 
 
