@@ -27,7 +27,6 @@ from harness.store.prove.values import (
     is_expected_outcome,
 )
 
-LONG_SIDE_SECONDS = 5.0  # from this length on, earlier runs may replace repetitions
 AS_IS = "as is"
 SIDE_PHRASES = {"buggy": "with the fix reverted", "fixed": "with the fix applied"}
 VERDICT_OF_DEATH = {
@@ -139,14 +138,6 @@ def _is_repeatable_pass(fixed: SideResult) -> bool:
     return fixed.outcome is SideOutcome.PASSED and fixed.way is RepeatMode.WHOLE
 
 
-def is_long_to_repeat(cell: CellResult) -> bool:
-    """Return whether repetitions take so long that earlier runs may replace them."""
-    repeated = cell.sides.get("buggy") or cell.sides["fixed"]
-    if repeated.way not in (RepeatMode.WHOLE, RepeatMode.SEARCH):
-        return False
-    return max(side.seconds for side in cell.sides.values()) >= LONG_SIDE_SECONDS
-
-
 def _count_first_pass(buggy: SideResult) -> int:
     """Return 1 if the first pass is one of the passes that a proof needs, else 0.
 
@@ -166,15 +157,14 @@ def _find_differing_repetitions(cell: CellResult) -> Iterator[tuple[str, SideRep
 def _judge_repetitions(cell: CellResult) -> tuple[CellVerdict, str]:
     """Judge the repetitions: proven if all agree, flaky if one differs."""
     fixed, buggy = cell.sides["fixed"], cell.sides["buggy"]
-    borrowed = _describe_borrowed_repetitions(cell)
     differing = next(_find_differing_repetitions(cell), None)
     if differing is None:
-        return CellVerdict.PROVEN, buggy.headline + borrowed
+        return CellVerdict.PROVEN, buggy.headline
     name, again = differing
     if again.outcome is SideOutcome.UNDRAWN:
-        return CellVerdict.UNDRAWN, f"{name}: {again.headline}{borrowed}"
+        return CellVerdict.UNDRAWN, f"{name}: {again.headline}"
     if again.outcome is SideOutcome.LOST:  # says nothing about the guard
-        return CellVerdict.BROKEN, f"{name}: {again.headline}{borrowed}"
+        return CellVerdict.BROKEN, f"{name}: {again.headline}"
     failures = 1 + sum(is_expected_outcome("buggy", each.outcome) for each in buggy.again)
     failures_fixed = sum(not is_expected_outcome("fixed", each.outcome) for each in fixed.again)
     runs_fixed = _count_first_pass(buggy) + len(fixed.again)
@@ -183,17 +173,8 @@ def _judge_repetitions(cell: CellResult) -> tuple[CellVerdict, str]:
     return CellVerdict.FLAKY, (
         f"{subject} failed {failures} of {1 + len(buggy.again)} times {SIDE_PHRASES['buggy']} and "
         f"{failures_fixed} of {runs_fixed} {SIDE_PHRASES['fixed']}; "
-        f"once more {SIDE_PHRASES[name]}: {outcome}{borrowed}"
+        f"once more {SIDE_PHRASES[name]}: {outcome}"
     )
-
-
-def _describe_borrowed_repetitions(cell: CellResult) -> str:
-    """Describe the number of repetitions from earlier runs, and name those runs."""
-    runs = [again.run for name in SIDE_PHRASES for again in cell.sides[name].again if again.run]
-    if not runs:
-        return ""
-    names = ", ".join(dict.fromkeys(runs))
-    return f" ({len(runs)} of its repetitions are those of earlier runs: {names})"
 
 
 def _judge_as_is(cell: CellResult, result: SideResult) -> tuple[CellVerdict, str]:

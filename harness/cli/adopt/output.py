@@ -88,7 +88,7 @@ def print_detection(out: Console, name: str, report: DetectionReport | None) -> 
     if len(guards) > MAX_NAMED_GUARDS:
         out.print(f"  and {len(guards) - MAX_NAMED_GUARDS} more")
     if not report.notices:
-        out.print(f"a guard begins with: unfix adopt --guard {name}")
+        out.print(f"to write one, begin with the template of `unfix adopt --guard {name}`")
 
 
 def adopted_to_json(

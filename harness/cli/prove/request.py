@@ -13,8 +13,6 @@ from pathlib import Path
 
 from harness.cli import guard_runs, options, resumption
 from harness.cli.prove.call import RESUMED_SETTINGS, ProveCall
-from harness.core import machine
-from harness.core.code_digest import compute_digest
 from harness.core.errors import UnfixError
 from harness.fixes.registry import toggle_catalogue
 from harness.guards import proof_exceptions
@@ -95,14 +93,6 @@ def _restore_settings(call: ProveCall, earlier: ProveRun) -> ProveCall:
 def digest_sources(targets: list[ReleaseTarget]) -> dict[str, str]:
     """Digest the sources of each release: an installed SGLang can be edited under its version."""
     return {target.name: source_trees.digest_sources(target.sources) for target in targets}
-
-
-def digest_packages(targets: list[ReleaseTarget]) -> dict[str, str]:
-    """Digest the names and versions of all packages beside each release, Hypothesis included."""
-    return {
-        target.name: compute_digest(machine.list_installed_packages(target.python))
-        for target in targets
-    }
 
 
 def digest_inputs(call: ProveCall) -> str:

@@ -110,18 +110,20 @@ def show_changes(runs: list[RehearsalRun], arguments: argparse.Namespace) -> int
 
     changes = comparison.compare_runs(*runs)
     data = {"runs": [run.id for run in runs], "changes": msgspec.to_builtins(changes)}
+    is_worse = any(change.is_worse for change in changes)
     run_output.write_outputs(
         arguments,
         run_output.get_default_page(f"rehearse-{runs[0].id}..{runs[1].id}"),
         lambda: change_reports.render_page(runs, changes),
         lambda: change_reports.render_markdown(runs, changes),
         data,
+        is_red=is_worse,
     )
     if arguments.json:
         options.print_json(data)
     else:
         terminal.print_changes(runs, changes, options.make_console())
-    return 1 if any(change.is_worse for change in changes) else 0
+    return int(is_worse)
 
 
 def rehearse_release(

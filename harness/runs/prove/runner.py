@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from functools import partial
 
 from harness.core import paths
-from harness.runs.prove.earlier_runs import iterate_earlier_repetitions
 from harness.runs.prove.plan import ProveRequest, ReleasePlan
 from harness.runs.prove.release_pool import ProveListener, ReleasePool
 from harness.store.prove.table import ProveTable
@@ -21,9 +19,8 @@ def execute_proof(
     """Run until no task is left, or until Ctrl-C. Each ended side is stored either way."""
     started = time.monotonic() - run.seconds
     folder = paths.state_folder() / "runs" / run.id
-    earlier = partial(iterate_earlier_repetitions, store, run)
     pools = [
-        ReleasePool(ReleasePlan(request, target, earlier), folder, run, store, listener)
+        ReleasePool(ReleasePlan(request, target), folder, run, store, listener)
         for target in request.targets
     ]
     engine = Engine(pools, request.jobs)

@@ -89,7 +89,6 @@ class SideRepetition(msgspec.Struct, omit_defaults=True):
     outcome: SideOutcome
     headline: str = ""
     seconds: float = 0.0
-    run: str = ""  # the earlier run with this result; empty: this run
     first: str = ""  # the end of the first attempt, if this is the second
 
 
