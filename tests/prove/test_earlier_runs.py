@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import sys
-import zipfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,14 +10,9 @@ import pytest
 from calling import copy_toy_release
 
 from harness.cli.prove.call import ProveCall
-from harness.cli.prove.request import digest_inputs, digest_packages, digest_sources
-from harness.core import machine
-from harness.core.code_digest import compute_digest
-from harness.core.errors import NotReadyError
+from harness.cli.prove.request import digest_inputs, digest_sources
 from harness.guards import verdicts
-from harness.guards.verdicts import REQUIRED_FAILURES
-from harness.releases import source_trees
-from harness.releases.source_trees import FolderSourceTree, SourceTree, WheelSourceTree
+from harness.releases.source_trees import FolderSourceTree, SourceTree
 from harness.runs.prove import plan
 from harness.runs.prove.earlier_runs import iterate_earlier_repetitions
 from harness.store.database import Store
@@ -156,37 +148,6 @@ def test_a_quick_side_is_run_again(store: Store) -> None:
     assert not run_tonight(store, way=RepeatMode.EXAMPLE)[2]
 
 
-def test_a_repetition_that_a_night_took_from_another_counts_once(store: Store) -> None:
-    store_night(store, "night1")
-    store_night(
-        store,
-        "night2",
-        again=[SideRepetition(PASSED, run="night1"), SideRepetition(FAILED, run="night1")],
-    )
-    found, _, judged = run_tonight(store)
-    assert not judged
-    assert {again.run for one in found.sides.values() for again in one.again} == {
-        "night1",
-        "night2",
-    }
-    assert [len(one.again) for one in found.sides.values()] == [2, 2]
-
-
-def test_a_lost_process_is_no_outcome_of_the_guard(store: Store) -> None:
-    store_night(store, "night1", SideOutcome.LOST)
-    found, _, judged = run_tonight(store)
-    assert not judged
-    assert [len(one.again) for one in found.sides.values()] == [0, 1]
-
-
-def test_of_a_search_the_shorter_look_counts_for_nothing(store: Store) -> None:
-    store_nights(store, 3)
-    found, _, judged = run_tonight(store, way=RepeatMode.SEARCH)
-    assert not judged
-    assert len(found.sides["fixed"].again) == 0
-    assert len(found.sides["buggy"].again) == REQUIRED_FAILURES - 1
-
-
 def test_other_sources_or_packages_of_the_release_say_nothing(store: Store) -> None:
     store_nights(store, 3, sources={"0.5.23": "of yesterday"})
     found, _, judged = run_tonight(store, sources={"0.5.23": "of today"})
@@ -230,29 +191,3 @@ def test_a_release_that_was_edited_has_other_sources(tmp_path: Path) -> None:
         module.write("CHANGED = 1\n")
     assert before.keys() == {"1.0.0"}
     assert digest_sources(targets) != before
-
-
-def test_each_package_beside_a_release_counts(tmp_path: Path) -> None:
-    target = ReleaseTarget("1.0.0", Path(sys.executable), FolderSourceTree(tmp_path, "current"))
-    (digest,) = digest_packages([target]).values()
-    assert digest == compute_digest(machine.list_installed_packages(target.python))
-    assert "hypothesis " in machine.list_installed_packages(target.python).lower()
-    broken = dataclasses.replace(target, python=Path("/bin/false"))
-    with pytest.raises(NotReadyError, match="cannot list its packages"):
-        digest_packages([broken])
-
-
-def test_the_sources_in_a_wheel_count(tmp_path: Path) -> None:
-    digests = set()
-    for name, text in (("one", "A = 1\n"), ("two", "A = 2\n")):
-        wheel = tmp_path / f"{name}.whl"
-        with zipfile.ZipFile(wheel, "w") as archive:
-            archive.writestr("sglang/users.py", text)
-        digests.add(source_trees.digest_sources(WheelSourceTree(wheel, "1.0.0")))
-    assert len(digests) == 2
-
-
-def test_a_source_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "sglang" / "users.py").mkdir(parents=True)
-    with pytest.raises(IsADirectoryError):
-        source_trees.digest_sources(FolderSourceTree(tmp_path, "current"))
