@@ -29,7 +29,7 @@ from harness.core import processes
 from harness.core.wording import format_duration
 
 LOG_INTERVAL = 30.0  # seconds between two lines in a log
-FIRST_INTERVALS = 4.0  # of a log with bars; the later ones grow with the time that has passed
+FIRST_INTERVAL = 5.0  # in a log with bars; later ones grow with the time that has passed
 _BUILDERS = frozenset({"nvcc", "cicc", "cudafe++", "ptxas", "ninja"})
 
 
@@ -112,7 +112,7 @@ class ProgressBars(ProgressDisplay):
     def _log_tasks(self) -> None:
         """Log what runs, how far it is and how long it will take, until the display ends."""
         begun = time.monotonic()
-        interval = FIRST_INTERVALS
+        interval = FIRST_INTERVAL
         while not self._has_ended.wait(interval):
             for task in self.bar.tasks:
                 if not task.finished:
