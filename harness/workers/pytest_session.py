@@ -41,6 +41,13 @@ from harness.workers.shared_runs import STARTED, SharedRuns
 SettingsT = TypeVar("SettingsT", bound=WorkerSettings)
 
 
+def find_decisive_line(report: pytest.CollectReport) -> str:
+    """Return the line that says why a file cannot be collected: the last `E   …` of a traceback."""
+    lines = report.longreprtext.strip().splitlines() or [""]
+    errors = [line[1:].strip() for line in lines if line.startswith("E ")]
+    return errors[-1] if errors else lines[0]
+
+
 class WorkerSession(Generic[SettingsT]):
     """A pytest plugin that replaces pytest's run loop."""
 
@@ -119,7 +126,7 @@ class WorkerSession(Generic[SettingsT]):
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         how = "cannot be collected" if report.failed else "skips itself as a whole"
         if not report.passed:
-            self.problems.append(f"{report.nodeid} {how}: {report.longreprtext}")
+            self.problems.append(f"{report.nodeid} {how}: {find_decisive_line(report)}")
 
     def filter_runnable(self, items: list[pytest.Item]) -> list[pytest.Item]:
         """Return the items that can run, and record the others as problems."""
