@@ -8,15 +8,22 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from faked import TOY, Fakes, make_fake
+from outputs import make_output
 
 from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
-from harness.matrices.schema import FaultPlacement
+from harness.matrices.schema import FaultPlacement, MatrixFile
+from harness.runs.eval.evaluation_comparer import EvaluationComparer
 from harness.runs.eval.fault_evidence import (
+    MAX_REPEATED_FAILURES,
+    choose_repeated_items,
     explain_unconfirmed,
 )
-from harness.store.eval.values import Evaluation, RepeatedRun, ServedConfiguration
+from harness.runs.eval.runner import begin_evaluation
+from harness.runs.eval.token_divergence import TokenOutput
+from harness.store.eval.values import Evaluation, ItemAnswer, RepeatedRun, ServedConfiguration
 
 REPETITIONS = REQUIRED_FAILURES - 1
 ITEMS = 8  # of each of two tasks
@@ -100,3 +107,54 @@ def test_a_server_that_never_got_ready_is_no_reason_to_ask_all_items(fakes: Fake
 
 
 # The evidence
+
+
+def make_served(outputs: list[TokenOutput], right: bool = True) -> ServedConfiguration:
+    answers = [
+        ItemAnswer(
+            *("recall", number, "?", "x", "x" if right else "y", right),
+            tokens=[str(token) for token in one.tokens],
+            logprobs=list(one.logprobs or ()),
+            margins=list(one.margins or ()),
+        )
+        for number, one in enumerate(outputs)
+    ]
+    return ServedConfiguration("base", "llama", "current", [], "cpu", answers=answers)
+
+
+@pytest.fixture
+def comparer(fakes: Fakes) -> EvaluationComparer:
+    matrix = MatrixFile("fake", [make_fake("base")], tasks=["recall"], items=2, device="cpu")
+    evaluation = begin_evaluation(matrix, fakes.where(), "eval-fake", "unfix eval")
+    return EvaluationComparer(matrix, evaluation, lambda *_: "")
+
+
+BASE = [make_output(), make_output()]
+DRIFTS = [make_output(margins=(3.0, 3.02, 3.0, 3.0)), make_output()]
+DIFFERS = [make_output(tokens=(5, 6, 9, 8)), make_output()]
+
+
+@pytest.mark.parametrize("is_seen_by_drift", [False, True])
+@pytest.mark.parametrize(
+    ("repeated", "right", "fails"),
+    [(BASE, True, False), (DRIFTS, True, None), (DIFFERS, True, True), (BASE, False, True)],
+)
+def test_a_drift_fails_a_repetition_only_if_the_fault_was_one(
+    comparer: EvaluationComparer,
+    repeated: list[TokenOutput],
+    right: bool,
+    fails: bool | None,
+    is_seen_by_drift: bool,
+) -> None:
+    base = make_served(BASE)
+    base = msgspec.structs.replace(base, again=base.answers)
+    again = make_served(repeated, right)
+    expected = is_seen_by_drift if fails is None else fails
+    assert comparer._is_failing("float32", is_seen_by_drift, base, again) is expected
+
+
+def test_the_items_up_to_the_sixth_failing_one_are_asked_again() -> None:
+    answers = [ItemAnswer("recall", number, "?", "x", "y", number % 3 != 0) for number in range(60)]
+    chosen = choose_repeated_items({"recall": list(range(60))}, answers)
+    last = 3 * (MAX_REPEATED_FAILURES - 1)
+    assert chosen == {"recall": list(range(last + 1))}

@@ -150,3 +150,26 @@ def test_ranks_that_stand_elsewhere_are_no_repetition(hanging: HangingServers) -
     assert [answer.right for answer in again.answers] == [True, True]
     kept = {folder.name for folder in (hanging.fakes.root / "servers").iterdir()}
     assert kept == {"one", "one, again 1", "one, again 1, whole"}
+
+
+def test_a_standstill_after_the_last_answer_is_no_hang(
+    hanging: HangingServers, monkeypatch: Patch
+) -> None:
+    class LateWatch(StandstillWatch):
+        """Finds the known standstill, just as all has been answered."""
+
+        def __init__(self, server: SglangServer, *, enabled: bool = True) -> None:
+            super().__init__(server, enabled=False)
+            self.is_late = enabled
+
+        def __exit__(self, *_: object) -> None:
+            if self.is_late:
+                self.hang = self._server.describe_hang()
+                self._server.stop()
+
+    monkeypatch.setattr(job_session, "StandstillWatch", LateWatch)
+    monkeypatch.setattr(SglangServer, "describe_hang", lambda _: "hang: there")
+    served = hanging.serve("first")
+    [again] = served.repeated
+    assert (served.failure, again.failure) == ("hang: there", "")
+    assert [answer.right for answer in again.answers] == [True, True]
