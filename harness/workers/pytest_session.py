@@ -30,6 +30,7 @@ from harness.core.pipes import PipeEnd, wait_for_any
 from harness.fixes.patch_plan import Direction, ToggleChoice
 from harness.guards import cells, plugin, pytest_adapter, run_item, unrunnable_guards
 from harness.patching import bootstrap, import_origins, live_engine
+from harness.patching.import_runs import EVERYBODY, RUNS
 from harness.sanitizer.triton import jit_kernels
 from harness.store.prove.values import SideResult
 from harness.workers import supervisor as supervision
@@ -96,8 +97,9 @@ class WorkerSession(Generic[SettingsT]):
             gc.freeze()  # imported objects stay alive anyway
             gc.enable()
             return
-        for ready in _collect_before_forks(self.items):
-            ready()
+        with RUNS.record(EVERYBODY):
+            for ready in _collect_before_forks(self.items):
+                ready()
         if (checking := sys.modules.get("harness.checking")) is not None:
             checking.preload_checker()  # imported by suites that check kernels
         for _ in jit_kernels.iterate_loaded_kernels():

@@ -85,13 +85,6 @@ def test_source_without_the_code():
     assert "topk * 2" in inspect.getsource(forms.plain)
 
 
-WRONG = run_code() != 4
-
-
-def test_code_at_import():
-    assert not WRONG
-
-
 @pytest.fixture
 def answer():
     return run_code()
