@@ -108,6 +108,11 @@ def describe_location(finding: AuditFinding) -> str:
     return f"{shorten_path(finding.file)}:{finding.line}"
 
 
+def name_model(finding: AuditFinding) -> str:
+    """Name the model whose shape overflows; '' for a kernel that no language model launches."""
+    return "" if "/diffusion/" in finding.file else finding.model
+
+
 def describe_affected_models(finding: AuditFinding) -> list[str]:
     """Describe the models that reach the threshold, with the server setting that lets them."""
     by = f" ({finding.setting})" if finding.setting else ""
@@ -118,7 +123,7 @@ def describe_affected_models(finding: AuditFinding) -> list[str]:
     return [
         f"{reach.model}: {when.format(finding.quantity, reach.threshold)}{by}"
         for reach in finding.reaches
-        if reach.threshold
+        if reach.threshold and name_model(finding)
     ]
 
 

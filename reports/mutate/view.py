@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.core.outcomes import Verdict
-from harness.core.wording import format_duration
+from harness.core.wording import format_count, format_duration
 from harness.store.mutate.values import (
     NO_EVIDENCE_OUTCOMES,
     REACHED_OUTCOMES,
@@ -243,8 +243,13 @@ def describe_run(run: MutationRun) -> str:
     """Describe a run in one sentence."""
     counts = run.counts
     reached = sum(counts.get(outcome.value, 0) for outcome in REACHED_OUTCOMES)
-    by_outcome = ", ".join(f"{count} {word}" for word, count in counts.items()) or "no faults"
-    return (
-        f"{format_percent(run.score)} of {reached} reached faults killed on SGLang {run.release} "
-        f"({by_outcome}; {format_duration(run.seconds)})"
+    details = [f"{count} {word}" for word, count in counts.items()]
+    details.append(format_duration(run.seconds))
+    killed = (
+        f"{format_percent(run.score)} of {format_count(reached, 'reached fault')} killed"
+        if reached
+        else "no guard reaches any of the faults"
+        if run.fates
+        else "no fault was run"
     )
+    return f"{killed} on SGLang {run.release} ({', '.join(details)})"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from outputs import TOKENS, compare_one, make_output, make_tie
 
 from harness.core.errors import UnfixError
@@ -17,7 +15,6 @@ from harness.runs.eval.token_divergence import (
     BaseNoise,
     TokenOutput,
     compare_outputs,
-    find_first_difference,
     measure_noise,
 )
 
@@ -154,17 +151,6 @@ def test_the_noise_is_what_the_base_is_from_itself_over_equal_prefixes() -> None
     assert (floor.positions, floor.flips, floor.unusable_repeats) == (2, 1, 1)
     wide = TokenOutput((5, 6, 9, 8), (-0.05, -0.08, -5.0, -9.0), (3.0, 3.0, 0.4, 3.0))
     assert measure_noise({"a": base}, {"a": wide}, "float32").largest == pytest.approx(0.21)
-
-
-@given(st.lists(st.integers(0, 2), max_size=6), st.lists(st.integers(0, 2), max_size=6))
-@settings(max_examples=60)
-def test_the_position_is_the_end_of_the_common_prefix(one: list[int], other: list[int]) -> None:
-    at = find_first_difference(one, other)
-    if at is None:
-        assert one == other
-    else:
-        assert one[:at] == other[:at]
-        assert one[at : at + 1] != other[at : at + 1]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

@@ -159,8 +159,10 @@ class SimulatedNights:
         EvalTable(self.store).save(
             Evaluation(
                 *(name, "cpu", "unfix eval cpu", started, 30.0, RunStatus.FINISHED, "cpu"),
-                *(0, 10, 0.01, 1),
-                *(None, served, compared, [], {"unfix": "aaa"}),
+                *(0, 10, 0.01, 1, None),
+                served=served,
+                compared=compared,
+                machine={"unfix": "aaa"},
             )
         )
         return name

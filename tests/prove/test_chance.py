@@ -11,8 +11,6 @@ from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import hypothesis
 import pytest
@@ -161,27 +159,6 @@ def test_no_order_of_a_proof_s_runs_is_likelier_than_the_page_says(
     assert max(orders.values()) == guess
 
 
-def test_a_guard_that_fails_by_its_bug_is_proven_always() -> None:
-    for way in RepeatMode:
-        for _ in range(200):
-            assert judge_guard(way, lambda side: side == "buggy").verdict is Verdict.PROVEN
-
-
-def test_a_guard_that_passes_at_first_and_then_fails_is_flaky() -> None:
-    """A counter in a file, or a warm cache: not the toggle, in any order of the sides."""
-    for _ in range(200):
-        calls: list[str] = []
-
-        def later(side: str, calls: list[str] = calls) -> bool:
-            calls.append(side)
-            return len(calls) > 1
-
-        assert judge_guard(RepeatMode.WHOLE, later).verdict in (
-            Verdict.FLAKY,
-            Verdict.BROKEN,
-        )
-
-
 @pytest.mark.parametrize(
     ("fixed", "buggy", "says"),
     [
@@ -197,12 +174,6 @@ def test_a_flaky_cell_says_how_often_it_failed(fixed: str, buggy: str, says: str
     cell = judge_outcomes(fixed, buggy)
     assert cell.verdict is Verdict.FLAKY
     assert says in cell.why
-
-
-def test_a_repetition_that_is_lost_says_nothing_about_the_guard() -> None:
-    cell = judge_outcomes("pp", "ffffl")
-    assert cell.verdict is Verdict.BROKEN
-    assert cell.why == "buggy: its supervisor ended"
 
 
 def judge_outcomes(fixed: str, buggy: str) -> CellResult:
@@ -245,29 +216,6 @@ def test_a_failure_that_hypothesis_reports_was_seen_twice(rate: float) -> None:
             except AssertionError:
                 reports += 1
     assert reports / times < rate + 4 * (rate * (1 - rate) / times) ** 0.5
-
-
-def test_each_source_of_random_numbers_is_seeded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    seeds: list[tuple[str, int]] = []
-
-    def seeding(name: str, function: str, **more: Any) -> SimpleNamespace:
-        seeded = functools.partial(lambda name, seed: seeds.append((name, seed)), name)
-        return SimpleNamespace(**{function: seeded}, **more)
-
-    cuda = seeding("a GPU", "manual_seed_all", is_initialized=lambda: True)
-    torch = SimpleNamespace(default_generator=seeding("a CPU", "manual_seed"), cuda=cuda)
-    monkeypatch.setitem(sys.modules, "numpy.random", seeding("numpy", "seed"))
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    state = random.getstate()
-    try:
-        drawn = []
-        for seed in (1, 2, 1):
-            repeat.seed_random_sources(seed)
-            drawn.append(random.random())
-    finally:
-        random.setstate(state)
-    assert drawn[0] == drawn[2] != drawn[1]
-    assert seeds == [(name, seed) for seed in (1, 2, 1) for name in ("numpy", "a CPU", "a GPU")]
 
 
 def test_addresses_of_new_objects_are_chance(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from harness.fixes.registry import toggle_catalogue
 from harness.guards import proof_exceptions, teeth
 from harness.guards.proof_exceptions import ProofException
 from harness.patching import live_engine
-from harness.releases import cuda_toolkit, managed_releases
+from harness.releases import managed_releases
 from harness.releases.source_trees import SourceTree
 from harness.runs.prove.plan import ProveRequest, ReleasePlan
 from harness.store.prove import recorded_proofs
@@ -110,11 +110,6 @@ def test_a_toggle_without_a_guard_is_a_problem_unless_it_is_listed(
     assert not on.problems
 
 
-def test_a_stale_toggle_is_not_excused(tmp_path: Path) -> None:
-    on = collect_facts(make_plan(load_list(tmp_path, make_entry()), "stale"))
-    assert (on.unguarded, on.expected_unguarded) == ([ONE.id], {})
-
-
 @pytest.mark.parametrize("state", ["fixed", "buggy"])
 def test_a_guard_that_does_not_apply_is_broken_unless_it_is_listed(
     tmp_path: Path, state: str
@@ -191,17 +186,6 @@ def test_an_entry_about_something_else_neither_excuses_nor_is_a_problem(
     assert not plan.facts.problems
 
 
-@pytest.mark.parametrize("words", [["suites/test_it.py"], ["-k", "it"]])
-def test_a_run_over_some_guards_applies_the_list(tmp_path: Path, words: list[str]) -> None:
-    listed = load_list(tmp_path, make_entry())
-    assert skip_guard(make_plan((), "fixed", *words)).verdict is Verdict.BROKEN
-    assert skip_guard(make_plan(listed, "fixed", *words)).verdict is Verdict.NA
-    plan = make_plan(listed, "fixed", *words)
-    prove_guard(plan)
-    assert len(plan.facts.problems) == 1
-    assert plan.facts.unguarded is None, "other guards may name the other toggles"
-
-
 def test_the_list_is_not_about_guards_outside_of_the_suites(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").touch()
     plan = make_plan((), "fixed", str(tmp_path / "test_it.py"))
@@ -259,22 +243,6 @@ def test_a_mistake_in_the_list_is_named_with_its_line(
 # The list in the tree
 
 LISTED = proof_exceptions.load_project_exceptions(toggle_catalogue.load_catalogue())
-
-
-def test_an_entry_without_the_toolkit_or_the_virtual_gpu_is_about_such_runs_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = "  - {{toggles: [{}], reason: {}, devices: [cuda], without: {}}}\n"
-    (entry,) = load_list(tmp_path, text.format(ONE.id, REASON, "virtual-gpu"))
-    assert [entry.applies_to(Version("0.5.23"), one) for one in ("cpu", "cuda", "virtual")] == [
-        False,
-        True,
-        False,
-    ]
-    (entry,) = load_list(tmp_path, text.format(ONE.id, REASON, "cuda-toolkit"))
-    for toolkit, applies in ((None, True), (object(), False)):
-        monkeypatch.setattr(cuda_toolkit, "find_toolkit", lambda it=toolkit: it)
-        assert entry.applies_to(Version("0.5.23"), "virtual") is applies
 
 
 @cache

@@ -78,15 +78,6 @@ def test_a_written_run_is_read_again(file: Path) -> None:
     assert not read.green
 
 
-def test_a_write_is_whole_or_not_at_all(file: Path) -> None:
-    store = Store(file)
-    ProveTable(store).begin(make_run())
-    # A cell that cannot be written, after one that can.
-    with pytest.raises(TypeError):
-        ProveTable(store).save_planned_cells(make_run().id, [make_cell(), make_cell(object())])  # type: ignore[arg-type]
-    assert ProveTable(store).get(make_run().id).cells == []
-
-
 def test_a_full_disk_is_said_and_loses_nothing(file: Path) -> None:
     store = Store(file)
     fill_store(store, make_run(), make_cell())
@@ -175,20 +166,6 @@ def test_a_process_is_known_by_its_number_and_its_start() -> None:
     assert writer_process.is_process_alive(writer_process.identify_this_process())
     boot, _, _, machine = writer_process.identify_this_process().split()
     assert not writer_process.is_process_alive(f"{boot} {os.getpid()} 1 {machine}")
-
-
-def test_nothing_outlives_a_boot_of_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = writer_process.identify_this_process()
-    monkeypatch.setattr(writer_process, "_read_boot_id", lambda: "another-boot")
-    assert not writer_process.is_process_alive(before)
-
-
-def test_of_another_machine_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = writer_process.identify_this_process().rpartition(" ")[0] + " elsewhere"
-    monkeypatch.setattr(writer_process, "_read_boot_id", lambda: "another-boot")
-    assert writer_process.is_process_alive(other)
-    # The schema of stores before machines were recorded.
-    assert writer_process.is_process_alive(other.rpartition(" ")[0])
 
 
 def test_stores_merge_and_what_is_further_along_stays(tmp_path: Path) -> None:

@@ -160,8 +160,8 @@ def render_named_page(name: str) -> str:
 
 
 HEADS = {
-    "a proof with every verdict": "SGLang 6 releases from 0.5.9 to 0.5.14 · cpu",
-    "the recorded proof": "SGLang 11 releases from 0.5.9 to 0.5.23 · cpu",
+    "a proof with every verdict": "SGLang 6 releases from 0.5.9 to 0.5.14 · 8 toggles · cpu",
+    "the recorded proof": "SGLang 11 releases from 0.5.9 to 0.5.23 · 101 toggles · cpu",
     "a search among 74 toggles": "toggles · python x.py",
     "a mutation run": "SGLang 0.5.23",
     "a zoo run": "SGLang 0.5.23 · virtual H100",

@@ -81,7 +81,5 @@ def _report_expected_time(request: ProveRequest, new_run: ProveRun, store: Store
     seconds = time_estimate.estimate_run_seconds(
         request, new_run, map(ProveTable(store).load_whole, newest_first)
     )
-    if seconds is None:
-        options.report_status("no earlier run is like this one: its duration is unknown")
-    else:
+    if seconds is not None:
         options.report_status(f"about {format_duration(seconds)}, by earlier runs on this machine")

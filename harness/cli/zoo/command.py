@@ -91,11 +91,12 @@ def compare_releases(request: ZooRequest, arguments: argparse.Namespace) -> int:
         runs.append(run)
     before, after = runs
     changes = release_changes.compare_runs(before, after, request.names)
-    show_changes(changes, arguments)
-    return 1 if changes.is_worse or changes.is_incomplete else 0
+    is_red = changes.is_worse or changes.is_incomplete
+    show_changes(changes, is_red, arguments)
+    return int(is_red)
 
 
-def show_changes(changes: ZooChanges, arguments: argparse.Namespace) -> None:
+def show_changes(changes: ZooChanges, is_red: bool, arguments: argparse.Namespace) -> None:
     from reports.zoo import changes as reports
 
     data = msgspec.to_builtins(changes)
@@ -105,6 +106,7 @@ def show_changes(changes: ZooChanges, arguments: argparse.Namespace) -> None:
         lambda: reports.render_page(changes, machine.describe_commit()),
         lambda: reports.render_markdown(changes),
         data,
+        is_red=is_red,
     )
     if arguments.json:
         options.print_json(data)

@@ -162,7 +162,7 @@ def compute_key(request: AuditRequest, source_digests: Sequence[str]) -> str:
     """Hash all that an audit depends on."""
     return compute_digest(
         CODE_DIGEST,
-        _describe_worker(),
+        describe_worker(),
         request.limits.read_bytes(),
         request.launches.read_bytes(),
         *source_digests,
@@ -172,7 +172,7 @@ def compute_key(request: AuditRequest, source_digests: Sequence[str]) -> str:
     )
 
 
-def _describe_worker() -> str:
+def describe_worker() -> str:
     """Return the Python of the analysis, and the versions of what it stands on there."""
     folders = [CPU_BASE.site_packages] if CPU_BASE.site_packages else []
     return f"{CPU_BASE.python.resolve()} {describe_versions(ANALYSIS_PACKAGES, folders)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from harness.core import paths
@@ -38,11 +38,15 @@ class CoverageRecorder:
     def unknown_guards(self) -> list[str]:
         return [guard for guard in self.guards if guard not in self.coverage.guards]
 
-    def record_unknown_guards(self) -> None:
-        """Run each guard once on the unchanged release, unless its lines are recorded."""
+    def record_unknown_guards(self, suites: Collection[str] = ()) -> None:
+        """Run each guard once on the unchanged release, unless its lines are recorded.
+
+        With the names of suites, the guards of the others wait for another call.
+        """
         self.pool.run_attempts(
             PendingAttempt([(guard, TRACED_GUARD_SECONDS)], self._record, trace=True)
             for guard in self.unknown_guards
+            if not suites or Path(guard.partition("::")[0]).parent.name in suites
         )
 
     def list_recorded(self) -> list[GuardCoverage]:

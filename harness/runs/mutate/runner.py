@@ -29,6 +29,7 @@ from harness.runs.mutate.line_coverage import CoverageRecord, GuardCoverage
 from harness.runs.mutate.listener import MutationListener
 from harness.runs.mutate.messages import FaultAttemptReport
 from harness.runs.mutate.request import MutationPlan
+from harness.store.mutate.faults import MutationFault
 from harness.store.mutate.table import MutationTable
 from harness.store.mutate.values import REACHED_OUTCOMES, FaultResult, GuardFacts, MutationRun
 from harness.store.prove.values import SideResult
@@ -50,9 +51,11 @@ class FaultCase:
     passing_guards: list[str] = field(default_factory=list)  # guards that passed and ran its code
     conflicts: list[str] = field(default_factory=list)
     has_hung: bool = False  # under one guard
+    unreached_reason: str = ""
+    tried: set[str] = field(default_factory=set)  # guards that it was given so far
 
     def __post_init__(self) -> None:
-        self.guard_count = len(self.remaining_guards)
+        self.tried |= {guard.guard for guard in self.remaining_guards}
 
 
 class MutationRunner:
@@ -76,6 +79,8 @@ class MutationRunner:
         self.coverage = CoverageRecord("")
         self.guard_order = GuardOrder()
         self.kill_confirmer = KillConfirmer(self.pool, self._report_problem, self._record_passes)
+        self._has_all_guards = True  # else those of the faults' own suites alone
+        self._undecided: dict[str, FaultCase] = {}  # by fault
 
     def execute(self) -> None:
         """Run until every fault has a result, or until Ctrl-C. Each result is stored either way."""
@@ -84,6 +89,7 @@ class MutationRunner:
             ending.callback(self.pool.end_workers)
             self.listener.report_start(self.plan.target.name)
             self._start_worker()
+            self._run_own_suites()
             self._measure_coverage()
             if self.plan_from_coverage is not None:
                 self.plan = self.plan_from_coverage(self.coverage)
@@ -112,13 +118,59 @@ class MutationRunner:
         unknown_count = len(self.recorder.unknown_guards)
         self.listener.report_ready(ready, len(ready.guards) - unknown_count)
 
+    def _run_own_suites(self) -> None:
+        """Run each fault under the suites of its family, before the others' lines are recorded.
+
+        So the first fault need not wait for hundreds of guards. What the family does not kill is
+        undecided, and goes on with the guards of all suites.
+        """
+        families = set(self.plan.families.values())
+        if not families or not self.recorder.unknown_guards or self.mutation.fates:
+            return
+        started = time.monotonic()
+        self.recorder.record_unknown_guards(families)
+        self.mutation.seconds_to_reach = time.monotonic() - started
+        self.coverage.guards = self._list_passing_guards()
+        self._has_all_guards = False
+        self.pool.run_attempts(self._iterate_first_attempts())
+        self._has_all_guards = True
+
+    def _iterate_first_attempts(self) -> Iterator[PendingAttempt]:
+        for fault in self.plan.faults:
+            case = self._make_case(fault)
+            if case.remaining_guards and fault.id not in self.plan.equivalents:
+                yield self._make_attempt(case)
+
+    def _make_case(self, fault: MutationFault) -> FaultCase:
+        """Return the case of a fault, with those guards that reach it and have not run it."""
+        source = self.plan.target.sources.read(fault.module)
+        assert source is not None
+        reaching = line_coverage.find_reaching_guards(fault, source.text, self.coverage)
+        case = self._undecided.pop(fault.id, None)
+        if case is None:
+            result = FaultResult(
+                fault,
+                Verdict.UNREACHED,
+                family=self.plan.families.get(fault.target, ""),
+                diff=fault_outcomes.format_fault_diff(fault, source.text),
+            )
+            case = FaultCase(result, [])
+        new = [guard for guard in reaching if guard.guard not in case.tried]
+        case.remaining_guards = self.guard_order.sort_guards(fault, new)
+        case.tried |= {guard.guard for guard in new}
+        return case
+
     # Coverage
+
+    def _list_passing_guards(self) -> dict[str, GuardCoverage]:
+        known = self.recorder.list_recorded()
+        return {guard.guard: guard for guard in known if guard.outcome is Outcome.PASSED}
 
     def _measure_coverage(self) -> None:
         """Record the lines of guards, and leave out the guards that do not pass."""
         started = time.monotonic()
         self.recorder.record_unknown_guards()
-        self.mutation.seconds_to_reach = time.monotonic() - started
+        self.mutation.seconds_to_reach += time.monotonic() - started
         known = self.recorder.list_recorded()
         for guard in known:
             if guard.outcome in (Outcome.NA, Outcome.SKIPPED):
@@ -133,9 +185,7 @@ class MutationRunner:
             for guard in known
         ]
         self.coverage = self.recorder.coverage
-        self.coverage.guards = {
-            guard.guard: guard for guard in known if guard.outcome is Outcome.PASSED
-        }
+        self.coverage.guards = self._list_passing_guards()
 
     # Faults
 
@@ -152,24 +202,18 @@ class MutationRunner:
         for fault in sorted(self.plan.faults, key=lambda fault: fault.id in equivalents):
             if fault.id in done:
                 continue
-            source = self.plan.target.sources.read(fault.module)
-            assert source is not None
-            result = FaultResult(
-                fault,
-                Verdict.UNREACHED,
-                family=self.plan.families.get(fault.target, ""),
-                diff=fault_outcomes.format_fault_diff(fault, source.text),
-            )
-            reaching = line_coverage.find_reaching_guards(fault, source.text, self.coverage)
-            if not reaching:
-                result.why = "no guard runs its lines"
-                self._store_result(result)
+            case = self._make_case(fault)
+            if not case.tried:
+                case.result.why = "no guard runs its lines"
+                self._store_result(case.result)
             elif fault.id in equivalents and not self.plan.run_equivalents:
-                result.fate, result.why = Verdict.EQUAL, equivalents[fault.id]
-                self._store_result(result)
+                case.result.fate = Verdict.EQUAL
+                case.result.why = equivalents[fault.id]
+                self._store_result(case.result)
+            elif case.remaining_guards:
+                yield self._make_attempt(case)
             else:
-                guards = self.guard_order.sort_guards(fault, reaching)
-                yield self._make_attempt(FaultCase(result, guards))
+                self._handle_survival(case, case.unreached_reason)
 
     def _make_attempt(self, case: FaultCase) -> PendingAttempt:
         failing = self.kill_confirmer.failing_guards
@@ -245,10 +289,14 @@ class MutationRunner:
 
     def _handle_survival(self, case: FaultCase, unreached_reason: str = "") -> None:
         result = case.result
+        if not self._has_all_guards:
+            case.unreached_reason = unreached_reason
+            self._undecided[result.fault.id] = case
+            return
         if result.fate in FATES_WITHOUT_EVIDENCE.values():
             pass  # guards that passed do not say how the other one would have ended
         elif not result.ran:
-            described = fault_outcomes.describe_unreached(case.conflicts, case.guard_count)
+            described = fault_outcomes.describe_unreached(case.conflicts, len(case.tried))
             result.why = unreached_reason or described
         else:
             result.fate = Verdict.SURVIVED
