@@ -8,7 +8,6 @@ and `load_whole` fills the list from `items` again.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import re
 import time
 from collections.abc import Iterator
@@ -144,7 +143,6 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
             raise UnfixError(f"{self.store.file} has a run with a wrong id: {run_id!r}")
         if started != self._format_started(run):
             raise ValueError(f"run {run_id} started at {started!r} and at {run.started!r}")
-        datetime.datetime.fromisoformat(started)
         run.status = resolve_status(status, process)
         return run
 
