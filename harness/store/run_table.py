@@ -138,7 +138,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
 
     def _read_run(self, run_id: str, started: str, status: str, process: str, data: str) -> Any:
         """Read a run's own row, which may come from a store of another machine."""
-        run = self.store.decode(data, self.listed_type)
+        run: Any = self.store.decode(data, self.listed_type)
         if run.id != run_id or not _RUN_ID.fullmatch(run.id):
             raise UnfixError(f"{self.store.file} has a run with a wrong id: {run_id!r}")
         if started != self._format_started(run):

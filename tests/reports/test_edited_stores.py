@@ -17,6 +17,7 @@ from harness.cli import main
 from harness.cli.commands import KINDS
 from harness.core.outcomes import Outcome
 from harness.store.database import Store
+from harness.store.matrix.table import MatrixTable
 from harness.store.prove.table import ProveTable
 
 # The row that is edited: its table, and for an item its part; then the column, or a field of its
@@ -55,7 +56,7 @@ def store_run(kind: str, file: Path) -> None:
             table.save_verdict(run.id, cell)
             for side in cell.sides.values():
                 table.save_side(run.id, cell, side)
-    if kind == "matrix":
+    if isinstance(table, MatrixTable):
         ended = [(cell.identity, one) for cell in run.cells for one in cell.attempts]
         table.save_attempts(run.id, ended)
     table.save(run)

@@ -128,11 +128,14 @@ class ReleaseFacts(msgspec.Struct):
     problems: list[str] = []  # files that could not be collected, an environment that died
 
 
+ProveKind = Literal["prove", "lifecycle"]
+
+
 class ProveRun(msgspec.Struct):
     """One call of `prove` or `lifecycle` with its results."""
 
     id: str
-    kind: Literal["prove", "lifecycle"]
+    kind: ProveKind
     started: str  # ISO 8601, UTC
     status: RunStatus = RunStatus.RUNNING  # running, finished, stopped
     seconds: float = 0.0
