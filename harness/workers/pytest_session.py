@@ -179,7 +179,7 @@ class WorkerSession(Generic[SettingsT]):
     def _list_receivers(self) -> Receivers:
         # The run's requests come last: passing one on may retire a supervisor.
         receive = self._receive_from_supervisor
-        supervisors = {each.pipe: partial(receive, each) for each in self._supervisors}
+        supervisors: Receivers = {each.pipe: partial(receive, each) for each in self._supervisors}
         return {**supervisors, self.pipe: self.accept_requests}
 
     def accept_requests(self) -> None:

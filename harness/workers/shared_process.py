@@ -207,7 +207,7 @@ class SharedProcess:
                 self._message = msgspec.json.decode(line, type=SharedProcessMessage)
 
         def list_receivers() -> Receivers:
-            end = {process: lambda: ends.append(None)}
+            end: Receivers = {process: lambda: ends.append(None)}
             return end if pipe.is_peer_closed else {**end, pipe: receive_message}
 
         return serve_until(lambda: bool(ends or self._message), list_receivers, seconds)
