@@ -14,7 +14,7 @@ from harness.cli.pr.review import Review, make_mutate_request, record_coverage
 from harness.cli.process_cleanup import end_processes_on_exit
 from harness.cli.prove import execution as prove_execution
 from harness.cli.prove.call import ProveCall
-from harness.core.outcomes import Verdict
+from harness.core.outcomes import RunStatus, Verdict
 from harness.core.wording import format_count
 from harness.fixes import drift
 from harness.fixes.registry import toggle_catalogue
@@ -94,9 +94,9 @@ def prove_guards(review: Review) -> None:
         memory=review.request.memory,
         toggles=review.request.toggles,
     )
-    proof, is_stopped = prove_execution.run_proof(call, targets)
+    proof = prove_execution.run_proof(call, targets)
     review.run.runs["prove"] = proof.id
-    if is_stopped:
+    if proof.status is not RunStatus.FINISHED:
         raise KeyboardInterrupt
     for facts in proof.releases:
         for problem in facts.problems:
