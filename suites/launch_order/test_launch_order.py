@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from fixtures import launch_order as adapter
 from harness import checking
 
+pytestmark = pytest.mark.runs_on("virtual")
 SIZES = st.integers(1, 24)
 
 

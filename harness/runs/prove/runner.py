@@ -23,8 +23,9 @@ def execute_proof(
     folder = paths.state_folder() / "runs" / run.id
     earlier = partial(iterate_earlier_repetitions, store, run)
     pools = [
-        ReleasePool(ReleasePlan(request, target, earlier), folder, run, store, listener)
+        ReleasePool(ReleasePlan(part, target, earlier), folder, run, store, listener)
         for target in request.targets
+        for part in request.split_by_device()
     ]
     engine = Engine(pools, request.jobs)
     run.status = "stopped"
