@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixture_types import Patch
 from live_lab import Lab
 from sglang import forms
 
 from harness import toggles
 from harness.core.errors import PatchError
 from harness.patching import live_functions
-from harness.patching.live_engine import engine
 from harness.sanitizer.plugins.for_sglang import cached_answers
 
 TOY_TOGGLES = (Path(__file__).parent / "toy" / "toggles",)
@@ -287,38 +285,6 @@ def test_an_async_function_and_a_generator_run_under_the_decorator() -> None:
 
     with pytest.raises(PatchError, match="async generator"):
         reverted(stream)
-
-
-def test_a_toggle_that_cannot_be_attested_is_not_in(monkeypatch: Patch) -> None:
-    with toggles.reverted("toy-plain", folders=TOY_TOGGLES):
-        pass
-
-    def full_disk(*_: Any) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(engine.recorder, "record_toggles", full_disk)
-    with pytest.raises(OSError, match="no space"):
-        toggles.reverted("toy-plain", folders=TOY_TOGGLES).__enter__()
-    assert forms.plain(3, 5) == 30
-    assert not engine._active_changes
-
-
-def test_a_failure_in_the_middle_of_switching_is_rolled_back(monkeypatch: Patch) -> None:
-    switch = engine._switch_module
-    calls: list[Any] = []
-
-    def failing(name: str, variant: Any) -> None:
-        switch(name, variant)
-        calls.append(variant)
-        if len(calls) == 1:
-            raise RuntimeError("interrupted")
-
-    monkeypatch.setattr(engine, "_switch_module", failing)
-    with pytest.raises(RuntimeError, match="interrupted"):
-        toggles.reverted("toy-plain", folders=TOY_TOGGLES).__enter__()
-    monkeypatch.undo()
-    assert forms.plain(3, 5) == 30
-    assert not engine._original_states
 
 
 def test_kept_answers_of_one_code_are_not_given_for_the_other() -> None:

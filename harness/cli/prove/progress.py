@@ -34,7 +34,7 @@ class ProveProgress(ProgressBars, ProveListener):
         self.bar.update(task, description=words, total=sides, completed=0)
 
     def _find_task(self, release: str, device: str) -> TaskID:
-        """Find the bar of a part; a worker may find another device than the one it was asked for."""
+        """Find the bar of a part; a worker may find another device than it was asked for."""
         return self.task_ids.get((release, device), self.task_ids[release, self.request.device])
 
     def report_side(self, cell: CellResult, result: SideResult) -> None:
