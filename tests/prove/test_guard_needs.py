@@ -56,7 +56,7 @@ def test_each_guard_runs_on_one_device_of_a_run() -> None:
 
 
 @pytest.fixture
-def installed(monkeypatch: Patch) -> list[str]:
+def toolkit_calls(monkeypatch: Patch) -> list[str]:
     """Count the installations of the toolkit, which is not here; the release has each toggle."""
     calls: list[str] = []
     status = SimpleNamespace(state=ToggleState.FIXED)
@@ -68,19 +68,19 @@ def installed(monkeypatch: Patch) -> list[str]:
 
 
 def test_a_run_with_guards_of_cuda_kernels_brings_the_toolkit_and_builds_their_modules(
-    installed: list[str],
+    toolkit_calls: list[str],
 ) -> None:
     for name, expected in ((KERNEL, {"toolkit", "moe.moe_align"}), ("27460", set())):
-        installed.clear()
+        toolkit_calls.clear()
         toggles = select_toggles(name)
         files = guard_needs.find_guard_files([], toggles)
         guard_needs.bring_toolkit(files, toggles, [TARGET], jobs=1)
-        assert expected <= set(installed)
-        assert bool(installed) == bool(expected)
+        assert expected <= set(toolkit_calls)
+        assert bool(toolkit_calls) == bool(expected)
 
 
 def test_a_run_goes_on_without_a_toolkit_that_cannot_be_fetched(
-    installed: list[str], monkeypatch: Patch, capsys: Output
+    toolkit_calls: list[str], monkeypatch: Patch, capsys: Output
 ) -> None:
     def fail(report: object) -> None:
         raise NotReadyError("the index cannot be reached")
@@ -89,5 +89,5 @@ def test_a_run_goes_on_without_a_toolkit_that_cannot_be_fetched(
     toggles = select_toggles(KERNEL)
     files = guard_needs.find_guard_files([], toggles)
     guard_needs.bring_toolkit(files, toggles, [TARGET], jobs=1)
-    assert installed == []
+    assert toolkit_calls == []
     assert "CUDA kernels are n/a" in capsys.readouterr().err
