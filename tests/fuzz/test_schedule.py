@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from harness.runs.fuzz.fuzz_schedule import (
-    MAX_SLICE_SECONDS,
-    MIN_SLICE_SECONDS,
     FuzzSchedule,
     FuzzTestState,
 )
@@ -70,19 +68,3 @@ def test_one_that_is_exhausted_or_left_out_has_no_turn() -> None:
     assert schedule.pick_next() is third
     third.test_result.exhausted = True
     assert schedule.pick_next() is None
-
-
-def test_two_workers_share_a_test_only_if_there_is_no_other() -> None:
-    first, second = make_states(2)
-    schedule = FuzzSchedule([first, second], 2, 60)
-    first.running_slices = 1
-    first.clock, second.clock = 0.0, 100.0
-    assert schedule.pick_next() is second
-    assert FuzzSchedule([first], 2, 60).pick_next() is first
-
-
-def test_a_slice_is_as_long_as_lets_each_test_have_three() -> None:
-    assert FuzzSchedule(make_states(10), 1, 60).slice_seconds == 2
-    assert FuzzSchedule(make_states(10), 2, 60).slice_seconds == 4
-    assert FuzzSchedule(make_states(1), 2, 36000).slice_seconds == MAX_SLICE_SECONDS
-    assert FuzzSchedule(make_states(500), 1, 10).slice_seconds == MIN_SLICE_SECONDS
