@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from harness.core import process_exit
 from harness.core.errors import NotReadyError, UnfixError
@@ -310,6 +310,16 @@ class Engine:
         self.pools = pools
         self.jobs = jobs
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        for pool in self.pools:
+            pool.end_workers()
+
     def run(self) -> None:
         """Run until every pool is done; each of them may then get more to run."""
         for _ in self.iterate_turns():
@@ -331,10 +341,6 @@ class Engine:
                         pool.finish_pool()
             if stop_signals:  # in the last turn: the caller may have more to run
                 raise KeyboardInterrupt
-
-    def end(self) -> None:
-        for pool in self.pools:
-            pool.end_workers()
 
     def select_active_pools(self) -> list[WorkPool[Any, Any]]:
         """Return the pools that have begun, and the next ones while few have waiting items."""

@@ -30,6 +30,7 @@ from harness.core.pipes import PipeEnd, wait_for_any
 from harness.fixes.patch_plan import Direction, ToggleChoice
 from harness.guards import cells, plugin, pytest_adapter, run_item, unrunnable_guards
 from harness.patching import bootstrap, import_origins, live_engine
+from harness.patching.import_runs import EVERYBODY, RUNS
 from harness.sanitizer.triton import jit_kernels
 from harness.store.prove.values import SideResult
 from harness.workers import supervisor as supervision
@@ -39,6 +40,13 @@ from harness.workers.shared_process import SharedRun
 from harness.workers.shared_runs import STARTED, SharedRuns
 
 SettingsT = TypeVar("SettingsT", bound=WorkerSettings)
+
+
+def find_decisive_line(report: pytest.CollectReport) -> str:
+    """Return the line that says why a file cannot be collected: the last `E   …` of a traceback."""
+    lines = report.longreprtext.strip().splitlines() or [""]
+    errors = [line[1:].strip() for line in lines if line.startswith("E ")]
+    return errors[-1] if errors else lines[0]
 
 
 class WorkerSession(Generic[SettingsT]):
@@ -89,8 +97,9 @@ class WorkerSession(Generic[SettingsT]):
             gc.freeze()  # imported objects stay alive anyway
             gc.enable()
             return
-        for ready in _collect_before_forks(self.items):
-            ready()
+        with RUNS.record(EVERYBODY):
+            for ready in _collect_before_forks(self.items):
+                ready()
         if (checking := sys.modules.get("harness.checking")) is not None:
             checking.preload_checker()  # imported by suites that check kernels
         for _ in jit_kernels.iterate_loaded_kernels():
@@ -119,7 +128,7 @@ class WorkerSession(Generic[SettingsT]):
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         how = "cannot be collected" if report.failed else "skips itself as a whole"
         if not report.passed:
-            self.problems.append(f"{report.nodeid} {how}: {report.longreprtext}")
+            self.problems.append(f"{report.nodeid} {how}: {find_decisive_line(report)}")
 
     def filter_runnable(self, items: list[pytest.Item]) -> list[pytest.Item]:
         """Return the items that can run, and record the others as problems."""

@@ -8,10 +8,10 @@ import pytest
 from faked import TOY, Fakes, make_fake, with_share
 
 from harness.core.errors import UnknownToggleError
+from harness.core.outcomes import Verdict
 from harness.matrices.schema import FaultPlacement
 from harness.runs.eval import paired_statistics
 from harness.store.eval.values import ComparisonResult, Evaluation
-from harness.store.eval.values import ComparisonVerdict as Verdict
 from reports.eval.view import make_view
 
 
@@ -114,9 +114,9 @@ def test_a_base_that_dies_leaves_the_rest_to_be_told(fakes: Fakes) -> None:
     ("be", "verdict", "words"),
     [
         ({"launches": 9}, Verdict.SAME, ""),
-        ({"launches": 9, "reports": "scatter wrote 4 bytes past the end"}, Verdict.FAILED,
+        ({"launches": 9, "reports": "scatter wrote 4 bytes past the end"}, Verdict.FAILS,
          "scatter wrote 4 bytes past the end (a.py:7, program (0, 1, 2))"),
-        ({}, Verdict.FAILED, "no process launched a Triton kernel, so the check says nothing"),
+        ({}, Verdict.FAILS, "no process launched a Triton kernel, so the check says nothing"),
     ],
 )  # fmt: skip
 def test_gpu_reports_fail_the_configuration(
@@ -273,6 +273,6 @@ def test_a_candidate_that_dies_has_failed(fakes: Fakes) -> None:
     assert served.failure == "the server died: out of memory: CUDA out of memory (SIGKILL)"
     assert any(answer.right for answer in served.answers)
     found = get_only_result(evaluation)
-    assert (found.verdict, found.errors > 0) == (Verdict.FAILED, True)
+    assert (found.verdict, found.errors > 0) == (Verdict.FAILS, True)
     assert "out of memory" in found.words
     assert not evaluation.green

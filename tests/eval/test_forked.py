@@ -13,7 +13,7 @@ from faked import PYTHON, read_pids
 from fixture_types import Patch
 
 from harness.core import paths
-from harness.core.process_exit import ExitKind
+from harness.core.outcomes import Outcome
 from harness.releases import source_trees
 from harness.workers import command_supervisor
 from harness.workers.servers.server import ServerFailed, ServerSetup, SglangServer
@@ -90,7 +90,7 @@ def test_a_forked_server_leaves_no_process(zygote: ServerZygote, place: Path) ->
     assert not any(map(is_alive, read_pids(pids)))
     record = command_supervisor.read_exit(place / "one")
     assert record is not None
-    assert record.kind is ExitKind.STOPPED
+    assert record.kind is Outcome.STOPPED
 
 
 def test_a_forked_server_that_dies_says_why(zygote: ServerZygote, place: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from outputs import TOKENS, compare_one, make_output, make_tie
 
 from harness.core.errors import UnfixError
+from harness.core.outcomes import Verdict
 from harness.runs.eval.token_divergence import (
     MIN_LOGPROB_NOISE,
     MIN_MARGIN_NOISE,
@@ -16,7 +17,6 @@ from harness.runs.eval.token_divergence import (
     compare_outputs,
     measure_noise,
 )
-from harness.store.eval.values import ComparisonVerdict as Verdict
 
 EPS = MIN_LOGPROB_NOISE["float32"]
 
@@ -182,7 +182,7 @@ def test_a_missing_item_is_named_and_never_equal() -> None:
     comparison = compare_outputs(base, {}, candidate, dtype="float32")
     assert comparison.verdict is Verdict.CANNOT_TELL
     assert comparison.missing == {"b": "candidate", "c": "base"}
-    assert str(comparison) == "cannot-tell: 1 equal, 2 missing"
+    assert str(comparison) == "cannot tell: 1 equal, 2 missing"
 
 
 @pytest.mark.parametrize("side", ["base", "candidate"])

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.core.errors import UnfixError
+from harness.core.outcomes import Verdict
 from harness.runs.eval import paired_statistics
 from harness.runs.eval.paired_statistics import (
     DifferentItemsError,
@@ -18,7 +19,6 @@ from harness.runs.eval.paired_statistics import (
     compute_mcnemar_p,
     judge_pair,
 )
-from harness.store.eval.values import ComparisonVerdict as Verdict
 
 counts = st.integers(0, 120)
 errors = [st.integers(0, 8)] * 3

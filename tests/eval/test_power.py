@@ -6,13 +6,10 @@ import random
 
 import pytest
 
+from harness.core.outcomes import Verdict
 from harness.runs.eval import paired_statistics, power_analysis
 from harness.runs.eval.paired_statistics import PairedCounts
-from harness.runs.eval.power_analysis import (
-    compute_verdict_odds,
-    find_smallest_drop,
-)
-from harness.store.eval.values import ComparisonVerdict as Verdict
+from harness.runs.eval.power_analysis import compute_verdict_odds, find_smallest_drop
 
 
 def simulate_batches(

@@ -13,9 +13,9 @@ from fixture_types import Output, Patch
 
 from harness.cli import main, run_output
 from harness.core.errors import UnfixError
+from harness.core.outcomes import Verdict
 from harness.matrices.schema import EvaluationConfiguration, MatrixFile
 from harness.runs.eval.evaluation_comparer import read_recorded_evaluation, rejudge_recorded
-from harness.store.eval.values import ComparisonVerdict as Verdict
 from harness.store.eval.values import Evaluation
 from harness.store.record_files import write_record
 
@@ -74,7 +74,7 @@ def test_an_absent_configuration_keeps_its_reason(
     worse = judged.find_configuration("worse")
     assert worse.absent == ("" if has_answers else absent.absent)
     assert bool(worse.problems) is has_answers
-    expected = Verdict.FAILED if has_answers else Verdict.NA
+    expected = Verdict.FAILS if has_answers else Verdict.NA
     assert [one.verdict for one in judged.compared] == [expected]
 
 

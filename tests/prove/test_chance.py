@@ -18,16 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.core import child_process
+from harness.core.outcomes import Outcome, Verdict
 from harness.guards import profiles, repeat, verdicts
 from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
-from harness.store.prove.values import (
-    CellResult,
-    CellVerdict,
-    RepeatMode,
-    SideOutcome,
-    SideRepetition,
-    SideResult,
-)
+from harness.store.prove.values import CellResult, RepeatMode, SideRepetition, SideResult
 
 ONCE_IN_A_HUNDRED = Fraction(1, 100)
 RATES = [Fraction(n, 200) for n in range(201)]
@@ -46,8 +40,8 @@ def judge_guard(way: RepeatMode, fails: Fails) -> CellResult:
 def add_run(cell: CellResult, name: str, way: RepeatMode, fails: Fails) -> None:
     """Add a run as the worker does: an example that is known comes before a first search."""
 
-    def take_outcome() -> SideOutcome:
-        return SideOutcome.FAILED if fails(name) else SideOutcome.PASSED
+    def take_outcome() -> Outcome:
+        return Outcome.FAILED if fails(name) else Outcome.PASSED
 
     if name in cell.sides:
         cell.sides[name].again.append(SideRepetition(take_outcome(), "by chance"))
@@ -83,7 +77,7 @@ def ways_to_be_proven(way: RepeatMode, seed: int = 0) -> dict[tuple[int, int], i
             follow((*outcomes, True))
             follow((*outcomes, False))
         else:
-            if cell.verdict is CellVerdict.PROVEN:
+            if cell.verdict is Verdict.PROVEN:
                 key = sum(outcomes), len(outcomes) - sum(outcomes)
                 found[key] = found.get(key, 0) + 1
         finally:
@@ -178,13 +172,13 @@ def test_no_order_of_a_proof_s_runs_is_likelier_than_the_page_says(
 )
 def test_a_flaky_cell_says_how_often_it_failed(fixed: str, buggy: str, says: str) -> None:
     cell = judge_outcomes(fixed, buggy)
-    assert cell.verdict is CellVerdict.FLAKY
+    assert cell.verdict is Verdict.FLAKY
     assert says in cell.why
 
 
 def judge_outcomes(fixed: str, buggy: str) -> CellResult:
     cell = CellResult("g", "t", "1.0", "cpu", "fixed")
-    outcomes = {"p": SideOutcome.PASSED, "f": SideOutcome.FAILED, "l": SideOutcome.LOST}
+    outcomes = {"p": Outcome.PASSED, "f": Outcome.FAILED, "l": Outcome.LOST}
     for name, letters in (("fixed", fixed), ("buggy", buggy)):
         first, *rest = (outcomes[letter] for letter in letters)
         cell.sides[name] = SideResult(

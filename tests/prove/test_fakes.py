@@ -43,7 +43,6 @@ SIDES = {
     "names_in_the_environment": "toothless",
     "command_line": "toothless",
     "source_without_the_code": "unreached",
-    "code_at_import": "unreached",
     "code_in_a_fixture": "unreached",
     "code_in_a_parameter": "unreached",
     "prints_messages_of_the_protocol": "toothless",
@@ -121,7 +120,19 @@ STATE = {
     "all_of_its_environment": BY_CHANCE,
     "seeds_itself_by_its_folder": BY_CHANCE,
 }
-FAKES = {"sides": SIDES, "reports": REPORTS, "draws": DRAWS, "state": STATE}
+IMPORTS = {
+    "code_at_import": "broken",
+    "answer_of_its_import": "broken",
+    "answer_in_a_class": "broken",
+    "answer_in_a_default": "broken",
+    "answer_in_a_parameter": "broken",
+    "copy_of_a_constant": "broken",
+    "twice_a_constant": "broken",
+    "constant_in_a_class": "broken",
+    "constant_by_its_name": "broken",
+    "object_of_its_import": "broken",
+}
+FAKES = {"imports": IMPORTS, "sides": SIDES, "reports": REPORTS, "draws": DRAWS, "state": STATE}
 BY_NAME = {name: verdict for kind in FAKES.values() for name, verdict in kind.items()}
 Verdicts = dict[str, dict[str, str]]  # by the fake, and by its cell
 

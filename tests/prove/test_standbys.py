@@ -13,8 +13,9 @@ import pytest
 
 from harness.core import processes
 from harness.core.child_process import ProcessHandle, call_in_fork, fork_with_pipe
+from harness.core.outcomes import Outcome
 from harness.core.pipes import PipeEnd
-from harness.store.prove.values import SideOutcome, SideResult
+from harness.store.prove.values import SideResult
 from harness.workers import messages, supervisor
 from harness.workers.shared_process import SharedProcess, SharedProcessReady, SharedRunEnded
 
@@ -43,7 +44,7 @@ class FakeProcesses:
                 if name == DIES:
                     os._exit(3)
                 time.sleep(0.4 if serial == 0 else 0.0)  # for the limits to be looked at
-                result = SideResult("", SideOutcome.PASSED, headline=str(os.getpid()))
+                result = SideResult("", Outcome.PASSED, headline=str(os.getpid()))
                 Path(file.decode()).write_bytes(msgspec.json.encode(result))
                 pipe.send(msgspec.json.encode(SharedRunEnded("", [])))
 

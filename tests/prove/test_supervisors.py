@@ -12,8 +12,9 @@ from unittest import mock
 import msgspec
 import pytest
 
+from harness.core.outcomes import Outcome
 from harness.core.pipes import PipeEnd
-from harness.store.prove.values import SideOutcome, SideResult
+from harness.store.prove.values import SideResult
 from harness.workers.pytest_session import WorkerSession
 
 
@@ -43,13 +44,13 @@ class Echo(WorkerSession[Any]):
     def run_request(self, request: Request) -> SideResult:
         if request.number < 0:
             raise RuntimeError("the toggle could not be reverted")
-        return SideResult("", SideOutcome.PASSED)
+        return SideResult("", Outcome.PASSED)
 
     def learn_from_run(self, request: Request) -> None:
         pass
 
     def make_reply(self, request: Request, side: SideResult) -> Answer:
-        supervisor = 0 if side.outcome is SideOutcome.LOST else os.getpid()
+        supervisor = 0 if side.outcome is Outcome.LOST else os.getpid()
         return Answer(request.number, supervisor, side.headline)
 
     def hear(self) -> Answer:

@@ -85,13 +85,6 @@ def test_source_without_the_code():
     assert "topk * 2" in inspect.getsource(forms.plain)
 
 
-WRONG = run_code() != 4
-
-
-def test_code_at_import():
-    assert not WRONG
-
-
 @pytest.fixture
 def answer():
     return run_code()
@@ -128,11 +121,11 @@ def test_writes_a_result_and_exits():
 
 def test_changes_the_judges():
     import harness.guards.verdicts as judges
+    from harness.core.outcomes import Verdict
     from harness.guards import repeat, run_item
-    from harness.store.prove.values import CellVerdict
 
     run_code()
-    judges.judge_sides = lambda *_: (CellVerdict.PROVEN, "of course")
+    judges.judge_sides = lambda *_: (Verdict.PROVEN, "of course")
     repeat.choose_repeat_mode = lambda *_: "whole"
     run_item.summarize_error = lambda _: "of course"
 
