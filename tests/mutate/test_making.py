@@ -144,34 +144,6 @@ def test_an_id_is_the_codes_and_not_its_places() -> None:
     assert one.start != again.start
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [("def f", "def g"), ("a = ", "b = "), ("cdiv(n, m)", "cdiv(m, n)"), ("g(", "k(")],
-)
-def test_other_code_has_another_id(before: str, after: str) -> None:
-    code = "def f(n, m):\n    a = g(cdiv(n, m))\n"
-    assert before in code
-    (one,) = make_faults(code, "round-down").faults
-    (other,) = make_faults(code.replace(before, after), "round-down").faults
-    assert one.id != other.id
-
-
-def test_alike_places_have_ids_of_their_own() -> None:
-    code = """
-    def f(n, m):
-        a = cdiv(n, m) + cdiv(n, m)
-        if a:
-            a = cdiv(n, m) + cdiv(n, m)
-
-    if other:
-        def f(n, m):
-            a = cdiv(n, m) + cdiv(n, m)
-    """
-    faults = make_faults(code, "round-down").faults
-    assert len(faults) == 6
-    assert len({fault.id for fault in faults}) == 6
-
-
 def test_the_families_of_the_newest_release_have_faults_enough_of_every_kind() -> None:
     faults = generate_for_release(NEWEST).faults
     assert len(faults) >= 300
