@@ -57,7 +57,7 @@ def print_single_release(proof_view: ProofView, console: Console) -> None:
     table.add_column("toggle", no_wrap=True, overflow="ellipsis", max_width=40 if wide else 28)
     table.add_column("guards", justify="right", no_wrap=True)
     table.add_column("verdict", overflow="fold")
-    table.add_column("code ran\napplied/reverted", justify="right", no_wrap=True)
+    table.add_column("code ran\napplied/\nreverted", justify="right", no_wrap=True)
     table.add_column("time", justify="right", no_wrap=True)
     if wide:
         table.add_column("without the fix", no_wrap=True)

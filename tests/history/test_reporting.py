@@ -108,8 +108,8 @@ def test_a_store_of_another_format(nights: SimulatedNights, capsys: Output) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--price", "cpu=1"], "it goes with --since"),
-        (["--issues", "x"], "it goes with --since"),
+        (["--price", "cpu=1"], "needs --since TIME"),
+        (["--issues", "x"], "needs --since TIME"),
         (["--since", "3d", "--list"], "name none, leave out --list"),
         (["--since", "3d", "--junit", "x"], "no JUnit"),
         (["--since", "3d", "--bisect", "3m"], "say where they go"),

@@ -162,9 +162,9 @@ def test_a_terminal_shows_failures_with_their_log_and_replay(width: int) -> None
     assert "log of failed, attempt 1" in text
     assert "--cell failed" in text
     assert re.search(r"kv +fp8 +0/2 \(0%\) +1 hang, 1 failed", text)
-    assert re.search(r"slowest.*\n.*red +8 min 20 s", text)
+    assert re.search(r"slowest.*\n.*failed +8 min 20 s", text)
     assert "1 lost, then rerun" in text
-    assert ": red\n  1 cell crashed\n  1 cell ran past the limit\n" in text
+    assert ": red\n  1 cell ended in a segmentation fault\n  1 cell ran past the limit\n" in text
 
 
 def test_a_green_run_is_one_table_and_one_line() -> None:
