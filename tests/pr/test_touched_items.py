@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from touched_runs import (
 
 from harness.cli import guard_runs
 from harness.cli.pr import item_parts
-from harness.cli.pr.review import Review
 from harness.core import paths
 from harness.core.outcomes import RunStatus, Verdict
 from harness.releases.managed_releases import get_newest_release
@@ -177,30 +175,6 @@ def test_a_base_that_other_code_rehearsed_runs_again(
     assert [name for name, _ in rehearsals.calls] == ["base"] * reruns + ["head"]
 
 
-def test_a_budget_that_leaves_no_item_is_not_green(
-    tmp_path: Path, monkeypatch: Patch, store: Store
-) -> None:
-    others = [make_result(LARGE, COUNT_ROWS, 400.0), make_result(SMALL, {"m": ["f"]}, 1.0)]
-    save_run(store, make_run("other", others))
-    review = make_review(tmp_path, store, budget=300.0)
-    monkeypatch.setattr(Review, "seconds_left", 300.0)
-    item_parts.rehearse_deployments(review)
-    review.run.parts, review.run.status = [PrPart.REHEARSE], RunStatus.FINISHED
-    assert review.run.problems == [
-        "no deployment that runs changed code was run: more than the 300 s that are left of "
-        "--budget"
-    ]
-
-
-def test_preparing_both_ends_does_not_count_against_the_budget(
-    tmp_path: Path, store: Store
-) -> None:
-    review = make_review(tmp_path, store, budget=300.0)
-    review.started = time.monotonic() - 500.0
-    review.run.part_seconds = {"prepare": 400.0, "base": 50.0}
-    assert 240.0 < review.seconds_left <= 250.0
-
-
 @pytest.mark.parametrize(
     ("table_type", "run_type"), [(ZooTable, ZooRun), (RehearsalTable, RehearsalRun)]
 )
@@ -252,19 +226,6 @@ def test_the_records_are_of_this_checkout_and_of_the_newest_release() -> None:
         run = msgspec.json.decode(record_files.read_record_text(file), type=run_type)
         assert run.release == get_newest_release().name
         assert {one.name for one in run.results} <= names
-
-
-def test_a_record_of_another_release_stands_for_none(tmp_path: Path, monkeypatch: Patch) -> None:
-    """Nor does one of a few deployments, whose name comes behind any number."""
-    monkeypatch.setattr(paths, "project_folder", lambda: tmp_path)
-    folder = tmp_path / "bench" / "recorded"
-    folder.mkdir(parents=True)
-    for name in ("zoo-0.5.9", "zoo-whole-prompts"):
-        (folder / f"{name}.json.xz").touch()
-    assert touched_items.find_record("zoo") is None
-    newest = folder / f"zoo-{get_newest_release().name}.json.xz"
-    newest.touch()
-    assert touched_items.find_record("zoo") == newest
 
 
 @pytest.mark.parametrize(("refusal", "left"), [("", []), ("exceeded 240 s", ["a"])])

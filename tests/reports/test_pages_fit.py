@@ -229,27 +229,9 @@ def test_a_page_fits(name: str, tab: Page, tmp_path: Path) -> None:
             assert tab.evaluate(SCROLLING) == []
 
 
-def test_the_outcome_of_each_run_of_a_search_is_in_sight(tab: Page, tmp_path: Path) -> None:
-    open_page(tab, "a search among 74 toggles", tmp_path, 800)
-    for cell in tab.locator(".picture td.how").all():
-        assert "exit code 3" in cell.inner_text()
-        box = cell.bounding_box()
-        assert box is not None
-        assert box["x"] + box["width"] < 800
-
-
 def test_a_toggle_that_only_evaluations_cover_says_which(tab: Page, tmp_path: Path) -> None:
     open_page(tab, "the recorded proof", tmp_path)
     rows = tab.locator("tr.line", has_text="attention-share-off-by-one")
     assert "only unfix eval two-cards" in rows.first.inner_text()
     marks = {box.get_attribute("data-mark") for box in rows.first.locator(".box").all()}
     assert marks == {"eval only"}
-
-
-@pytest.mark.parametrize(("name", "word"), [("an audit", "Red"),
-                                            ("an audit without findings", "Green")])  # fmt: skip
-def test_an_audit_has_a_banner(name: str, word: str, tab: Page, tmp_path: Path) -> None:
-    open_page(tab, name, tmp_path)
-    assert tab.locator(".summary .colour").inner_text() == word
-    if word == "Green":
-        assert "No finding" in tab.locator(".summary").inner_text()

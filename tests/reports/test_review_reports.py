@@ -9,7 +9,7 @@ import pytest
 from rendering import to_text
 from reviewed import ROWS, add_everything, make_run
 
-from harness.store.pr.values import GuardChange, PrPart, PrRun, UnnoticedFault
+from harness.store.pr.values import GuardChange, PrRun, UnnoticedFault
 from reports.pr import markdown, page, sarif, terminal
 
 
@@ -130,13 +130,6 @@ def test_nothing_to_do_is_said_in_words_and_not_in_zeros() -> None:
     assert "no kernel changed" in text
     assert "no fault can be made in the changed lines" in text
     assert not re.search(r"\b0 (changed|of 0 faults)", text)
-
-
-def test_nothing_to_do_is_said_of_parts_that_ran_alone() -> None:
-    run = make_run()
-    run.parts = [PrPart.TOGGLES]
-    for text in (render_terminal(run), markdown.render_markdown(run), page.render_page(run)):
-        assert not re.search("no guard runs|no changed kernel|no kernel changed|no fault can", text)
 
 
 def test_sarif_names_a_file_even_where_none_changed() -> None:
