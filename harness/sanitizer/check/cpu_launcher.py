@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.sanitizer.check import launch_arguments, launch_capture
+from harness.sanitizer.check import launch_arguments, launch_capture, launch_limits
 from harness.sanitizer.check.cpu_facts import CpuFacts
 from harness.sanitizer.check.launch_log import KernelLaunch, LaunchLog, to_coordinates, to_full_grid
 from harness.sanitizer.check.launcher_state import load_launcher_state
@@ -132,7 +132,10 @@ class CpuLauncher:
             kernel.fn.__module__,
             find_place(kernel.fn),
             compiled_kernels.is_in_debug_mode(kernel, options),
+            options={key: value for key, value in options.items() if key not in names},
         )
+        launch_limits.refuse_grid(launch)
+        launch_limits.refuse_host_memory(launch)
         launched = LaunchedKernel(kernel, args, options)
         with compiled_kernels.call_launch_hooks(launched, sides, launch.arguments):
             self._run_launch(launch, kernel, binder, bound)
@@ -152,6 +155,9 @@ class CpuLauncher:
             self._launches.errors.append(error)
             if recorded_reach.is_recording():
                 recorded_reach.record_refusal(kernel, str(error))
+            raise
+        except Exception:  # as on a card, nothing is launched
+            self._launches.drop_launch(launch)
             raise
         finally:
             self._current_launch = None
@@ -174,6 +180,8 @@ class CpuLauncher:
             try:
                 program = binder.programs[key] = self.make_program(kernel, binder, bound)
             except Exception as error:
+                if _is_raised_by_triton(error):
+                    raise
                 raise UncheckableKernel(
                     f"{name}: the checker cannot follow it: {_describe_error(error)}"
                 ) from error
@@ -215,6 +223,7 @@ class CpuLauncher:
         process = self._state
         program, numbers = self._get_program(launch.kernel, kernel, binder, bound)
         lowered = program.lowered
+        launch_limits.refuse_shared_memory(launch, lowered, kernel)
         launch.approximations = lowered.approximations
         values, spans = self._encode_arguments(
             launch, (*bound.runtime_arguments(), *numbers), lowered
@@ -372,8 +381,14 @@ def _address_of_bytes(packed: bytes) -> int:
     return ctypes.cast(ctypes.c_char_p(packed), ctypes.c_void_p).value or 0
 
 
+def _is_raised_by_triton(error: Exception) -> bool:
+    """Return whether Triton's own code refuses the kernel, as it would for a card."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and str(trace.tb_frame.f_globals["__name__"]).startswith("triton.")
+
+
 def _describe_error(error: Exception) -> str:
-    text = str(error).strip()
-    if isinstance(error, UnsupportedOnCpu):
-        return text
-    return f"Triton refuses it: {type(error).__name__}: {text}"
+    text = " ".join(str(error).split())
+    return text if isinstance(error, UnsupportedOnCpu) else f"{type(error).__name__}: {text}"

@@ -157,7 +157,7 @@ class CheckPlugin:
 
         A refusal that a test caught, and answered in another way, stays the test's own business.
         """
-        from harness.sanitizer.violations.exceptions import Violation
+        from harness.sanitizer.violations.exceptions import LaunchRefused, Violation
 
         own_error: BaseException | None = None
         result = None
@@ -168,9 +168,11 @@ class CheckPlugin:
         errors = list(self._check.launches.errors)
         self._check.discard_errors()
         self._test.configurations |= self._check.launches.configuration_counts
+        violations = [error for error in errors if isinstance(error, Violation)]
         if own_error is not None:
             self._attribute_refusals(own_error)
-        violations = [error for error in errors if isinstance(error, Violation)]
+            causes = iterate_causes(own_error)
+            violations += [error for error in causes if isinstance(error, LaunchRefused)]
         for violation in violations:
             self._test.reports.append(asdict(self._files.write_violation(violation)))
         if own_error is None and not errors:

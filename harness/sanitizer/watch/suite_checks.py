@@ -76,7 +76,7 @@ class SuiteChecks:
     def describe(self, checks: tuple[str, ...], runs_all_configurations: bool) -> Iterator[str]:
         launching = [test for test in self.tests.values() if test.launches]
         kernels = {name for test in launching for name in test.launches}
-        reports = sum(len(test.reports) for test in launching)
+        reports = sum(len(test.reports) for test in self.tests.values())
         yield (
             f"checked {format_count(self.checked_launches, 'launch')} of"
             f" {format_count(len(kernels), 'kernel')} in {format_count(len(launching), 'test')}"

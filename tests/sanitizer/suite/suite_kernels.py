@@ -18,10 +18,10 @@ def copy_tuned(x, y, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def find_bits(x, BLOCK: tl.constexpr):
+def find_lanes(x, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
-    found = tl.inline_asm_elementwise("bfind.u32 $0, $1;", "=r,r", [at], tl.int32, True, 1)
-    tl.store(x + at, found)
+    lanes = tl.inline_asm_elementwise("activemask.b32 $0;", "=r", [], tl.int32, True, 1)
+    tl.store(x + at, lanes)
 
 
 @triton.jit
