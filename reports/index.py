@@ -30,6 +30,7 @@ class PageLink:
     path: str
     title: str
     tested: str = ""  # releases, toggles, device
+    run: str = ""  # the file's name, which has the run's id; '' for a page that names no run
     facts: PageFacts = NO_FACTS
 
 
@@ -71,7 +72,8 @@ def _read_page(file: Path, folder: Path) -> PageLink:
     )
     facts = read_page_facts(text.partition("</head>")[0]) or NO_FACTS
     path = file.relative_to(folder).as_posix()
-    return PageLink(quote(path), to_single_line(title.strip() or path, 200), tested, facts)
+    run = file.stem if facts.started else ""
+    return PageLink(quote(path), to_single_line(title.strip() or path, 200), tested, run, facts)
 
 
 def _read_issue(file: Path, folder: Path) -> PageLink:

@@ -91,13 +91,18 @@ def write_outputs(
     markdown: Callable[[], str],
     data: Any,
     facts: PageFacts | None = None,
+    is_red: bool | None = None,
 ) -> None:
-    """Write the requested files, and the page in any case, with its facts for the index."""
+    """Write the requested files, and the page in any case, with its facts for the index.
+
+    Without `facts` the page is of this call: `is_red` is its verdict, None if it judges nothing.
+    """
     from reports.shared.page_facts import PageFacts
 
     html = arguments.html or default
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    facts = facts or PageFacts.make("", False, now, get_recorded_command())
+    verdict = {None: "", True: "red", False: "green"}[is_red]
+    facts = facts or PageFacts.make(verdict, bool(is_red), now, get_recorded_command())
     save_text(html, facts.add_to_page(page()))
     if not arguments.html:
         from reports import index

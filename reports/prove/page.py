@@ -13,7 +13,7 @@ from reports.prove import bug_lifetime, marks, view
 from reports.prove.marks import MARKS
 from reports.prove.view import MatrixBox, ProofView, ToggleRow
 from reports.shared import html_file
-from reports.shared.formatting import make_visible, truncate_start
+from reports.shared.formatting import make_visible, summarize_toggles, truncate_start
 from reports.shared.html_file import PageHead, embed_json
 
 SCRIPTS = ("shared/dom.js", *(f"prove/{name}.js" for name in ("matrix", "panel", "life", "page")))
@@ -37,6 +37,7 @@ def render_page(runs: ProveRun | Sequence[ProveRun]) -> str:
     head = PageHead.make(
         [
             f"SGLang {proof_view.release_summary}",
+            summarize_toggles([toggle.id for toggle in proof_view.run.toggles]),
             ", ".join(proof_view.devices),
             *(column.facts.machine.get("sources", "") for column in proof_view.columns),
         ],

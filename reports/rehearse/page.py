@@ -11,6 +11,6 @@ STYLES = ("rehearse/page.css",)
 
 
 def render_page(run: RehearsalRun) -> str:
-    head = PageHead.make([f"SGLang {run.release}"], [run.machine.get("unfix", "")])
+    head = PageHead.make([f"SGLang {run.release}", *run.toggles], [run.machine.get("unfix", "")])
     values = {"run": run, "view": view}
     return html_file.render_template("rehearse/page.html.j2", values, head=head, styles=STYLES)

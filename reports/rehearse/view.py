@@ -340,8 +340,8 @@ def describe_passed_layers(calls: int, passed: int) -> str:
     if not passed:
         return ""
     return (
-        f"of {calls:,} calls of layers {calls - passed:,} ran, and the launches of "
-        "the others, which are alike, are counted and not made"
+        f"{calls - passed:,} of {calls:,} layers were run; the others launch the same kernels with "
+        "the same shapes (`--all-layers` runs them, too)"
     )
 
 

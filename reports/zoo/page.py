@@ -22,6 +22,7 @@ def render_page(run: ZooRun) -> str:
     )
     values = {"run": run, "view": view, "kinds": kinds, "marks": view.MARKS}
     head = PageHead.make(
-        [f"SGLang {run.release}", f"virtual {run.card}"], [run.machine.get("unfix", "")]
+        [f"SGLang {run.release}", *run.toggles, f"virtual {run.card}"],
+        [run.machine.get("unfix", "")],
     )
     return html_file.render_template("zoo/page.html.j2", values, head=head, styles=STYLES)

@@ -214,7 +214,15 @@ def _find_newest_ranks() -> DeploymentRanks | None:
 
 
 def _report_missing(release: str) -> None:
+    wanted = set(read_deployments())
+    runs = [run for run in RehearsalTable(Store()).list_runs() if run.release == release]
+    some = {name for run in runs if run.status == "finished" for name in run.planned}
+    rehearsed = (
+        f"{len(some & wanted)} of the {len(wanted)} deployments of `unfix rehearse --all` are"
+        if some
+        else "no deployment is"
+    )
     options.report_status(
-        f"no deployment of {release} was rehearsed, so each finding is by arithmetic alone: "
+        f"{rehearsed} rehearsed on {release}, so each finding is by arithmetic alone: "
         f"`unfix rehearse --all --release {release}` says which of them a server reaches"
     )

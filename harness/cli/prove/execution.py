@@ -56,7 +56,6 @@ def _make_run(call: ProveCall, request: ProveRequest) -> ProveRun:
     settings["seed"] = request.seed
     settings["code"] = requests.digest_inputs(call)
     settings["sources"] = requests.digest_sources(request.targets)
-    settings["packages"] = requests.digest_packages(request.targets)
     settings["commit"] = machine.describe_commit()
     settings["jobs"] = request.jobs
     settings["toggles"] = list(map(str, call.toggles))
@@ -82,7 +81,5 @@ def _report_expected_time(request: ProveRequest, new_run: ProveRun, store: Store
     seconds = time_estimate.estimate_run_seconds(
         request, new_run, map(ProveTable(store).load_whole, newest_first)
     )
-    if seconds is None:
-        options.report_status("no earlier run is like this one: its duration is unknown")
-    else:
+    if seconds is not None:
         options.report_status(f"about {format_duration(seconds)}, by earlier runs on this machine")

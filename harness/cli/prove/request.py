@@ -13,9 +13,8 @@ from pathlib import Path
 
 from harness.cli import guard_runs, options, resumption
 from harness.cli.prove.call import RESUMED_SETTINGS, ProveCall
-from harness.core import machine
-from harness.core.code_digest import compute_digest
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus
 from harness.fixes.registry import toggle_catalogue
 from harness.guards import proof_exceptions
 from harness.releases import source_trees
@@ -65,7 +64,7 @@ def _find_earlier_run(call: ProveCall, store: Store) -> ProveRun | None:
         earlier = ProveTable(store).get(
             call.failed or ProveTable(store).find_latest(call.command).id
         )
-        if earlier.status == "running":
+        if earlier.status is RunStatus.RUNNING:
             raise UnfixError(f"run {earlier.id} is still running")
     else:
         return None
@@ -95,14 +94,6 @@ def _restore_settings(call: ProveCall, earlier: ProveRun) -> ProveCall:
 def digest_sources(targets: list[ReleaseTarget]) -> dict[str, str]:
     """Digest the sources of each release: an installed SGLang can be edited under its version."""
     return {target.name: source_trees.digest_sources(target.sources) for target in targets}
-
-
-def digest_packages(targets: list[ReleaseTarget]) -> dict[str, str]:
-    """Digest the names and versions of all packages beside each release, Hypothesis included."""
-    return {
-        target.name: compute_digest(machine.list_installed_packages(target.python))
-        for target in targets
-    }
 
 
 def digest_inputs(call: ProveCall) -> str:

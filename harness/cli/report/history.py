@@ -42,7 +42,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     if arguments.since is None:
         for name in ("price", "issues", "bisect"):
             if getattr(arguments, name):
-                raise UnfixError(f"--{name} is of a history: it goes with --since")
+                raise UnfixError(f"--{name} needs --since TIME, which says which nights to report")
         return
     if arguments.runs or arguments.list or arguments.proofs:
         raise UnfixError("--since is about all runs of that time: name none, leave out --list")
@@ -89,6 +89,7 @@ def _write_outputs(
         lambda: page.render_page(history, prices, machine.describe_commit()),
         lambda: markdown.render_markdown(history, prices),
         history_to_json(history, prices),
+        is_red=not history.green,
     )
 
 

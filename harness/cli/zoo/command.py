@@ -13,6 +13,7 @@ from harness.cli.lane_execution import execute_in_lanes
 from harness.core import machine
 from harness.core.code_digest import compute_digest
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus
 from harness.runs.zoo import release_changes
 from harness.runs.zoo.architecture import select_rows
 from harness.runs.zoo.release_changes import ZooChanges
@@ -90,11 +91,12 @@ def compare_releases(request: ZooRequest, arguments: argparse.Namespace) -> int:
         runs.append(run)
     before, after = runs
     changes = release_changes.compare_runs(before, after, request.names)
-    show_changes(changes, arguments)
-    return 1 if changes.is_worse or changes.is_incomplete else 0
+    is_red = changes.is_worse or changes.is_incomplete
+    show_changes(changes, is_red, arguments)
+    return int(is_red)
 
 
-def show_changes(changes: ZooChanges, arguments: argparse.Namespace) -> None:
+def show_changes(changes: ZooChanges, is_red: bool, arguments: argparse.Namespace) -> None:
     from reports.zoo import changes as reports
 
     data = msgspec.to_builtins(changes)
@@ -104,6 +106,7 @@ def show_changes(changes: ZooChanges, arguments: argparse.Namespace) -> None:
         lambda: reports.render_page(changes, machine.describe_commit()),
         lambda: reports.render_markdown(changes),
         data,
+        is_red=is_red,
     )
     if arguments.json:
         options.print_json(data)
@@ -126,7 +129,12 @@ def find_stored_run(target: ReleaseTarget, request: ZooRequest) -> ZooRun | None
     table = ZooTable(Store())
     for run in reversed(table.list_runs()):
         is_alike = (run.release, run.card, run.code, run.versions) == alike
-        if is_alike and not run.toggles and run.status == "finished" and rows <= set(run.planned):
+        if (
+            is_alike
+            and not run.toggles
+            and run.status is RunStatus.FINISHED
+            and rows <= set(run.planned)
+        ):
             return table.load_whole(run)
     return None
 

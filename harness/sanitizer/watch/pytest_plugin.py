@@ -261,7 +261,7 @@ class CheckPlugin:
         terminalreporter.section("kernels under check")
         for line in self._suite.describe(self._checks, self._options.all_configurations):
             terminalreporter.line(line)
-        if self._device == device.VIRTUAL:
+        if self._device == device.VIRTUAL and self._suite.stand_ins:
             terminalreporter.line(describe_stand_ins(self._suite.stand_ins))
         if not self._suite.checked_launches:
             terminalreporter.line("no launch was checked, so the checks say nothing")
