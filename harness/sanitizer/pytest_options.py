@@ -47,6 +47,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run every autotune configuration, not the first alone",
     )
+    group.addoption(
+        "--sanitize-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="how long a test may take, its setup and its teardown apart; what is compiled "
+        "meanwhile does not count",
+    )
     group.addoption("--sanitize-record", type=Path, metavar="FILE", help="all of it as JSON")
 
 

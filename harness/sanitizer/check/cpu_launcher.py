@@ -13,6 +13,7 @@ import ctypes
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.sanitizer.check import launch_arguments, launch_capture, launch_limits
+from harness.sanitizer.check import interrupts, launch_arguments, launch_capture, launch_limits
 from harness.sanitizer.check.cpu_facts import CpuFacts
 from harness.sanitizer.check.launch_log import KernelLaunch, LaunchLog, to_coordinates, to_full_grid
 from harness.sanitizer.check.launcher_state import load_launcher_state
@@ -180,7 +181,7 @@ class CpuLauncher:
             try:
                 program = binder.programs[key] = self.make_program(kernel, binder, bound)
             except Exception as error:
-                if _is_raised_by_triton(error):
+                if compiled_kernels.is_raised_by_triton(error):
                     raise
                 raise UncheckableKernel(
                     f"{name}: the checker cannot follow it: {_describe_error(error)}"
@@ -280,8 +281,14 @@ class CpuLauncher:
         context = process.context
         context[:] = [fields.get(field, 0) for field in range(len(LaunchField))]  # type: ignore[call-overload]
         process.next_program += program_count + 1
-        with self._observe_lines(kernel, lowered):
-            program.launch(ctypes.addressof(context))
+        interrupts.watch_context(context)
+        begun = time.perf_counter()
+        try:
+            with self._observe_lines(kernel, lowered):
+                program.launch(ctypes.addressof(context))
+        finally:
+            launch.seconds = time.perf_counter() - begun
+        interrupts.raise_if_interrupted(context)
         if self.measures_extents:
             self.report_extents(lowered, extents.tolist())
         read_report = self._make_report_reader(launch, lowered, spans, tables, get_program)
@@ -379,14 +386,6 @@ class CpuLauncher:
 def _address_of_bytes(packed: bytes) -> int:
     """Return the address of bytes, which must live as long as it is used."""
     return ctypes.cast(ctypes.c_char_p(packed), ctypes.c_void_p).value or 0
-
-
-def _is_raised_by_triton(error: Exception) -> bool:
-    """Return whether Triton's own code refuses the kernel, as it would for a card."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and str(trace.tb_frame.f_globals["__name__"]).startswith("triton.")
 
 
 def _describe_error(error: Exception) -> str:

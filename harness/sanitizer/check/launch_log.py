@@ -33,6 +33,7 @@ class KernelLaunch:
     in_debug_mode: bool = True  # as without it, a card skips the kernel's assertions
     options: dict[str, Any] = field(default_factory=dict, repr=False)  # Triton's: num_warps, …
     refusal: str = ""  # why it was not run
+    seconds: float = 0.0  # that its programs ran
     approximations: tuple[str, ...] = ()  # a GPU may compute these otherwise, within bounds
 
     @property

@@ -23,6 +23,7 @@ from harness.sanitizer.ir.graph import (
     SourceLocation,
 )
 from harness.sanitizer.llvm.number_formats import UnsupportedOnCpu, llvm_type, size_of
+from harness.sanitizer.llvm.text import LlvmFunction
 from harness.sanitizer.violations.kinds import ViolationKind
 
 _MAX_ITERATIONS = 1 << 24  # limit of a loop without a bound: a longer one waits for another program
@@ -231,6 +232,7 @@ class ControlFlowLowering(LaneValues):
             self._allocate_carried(value)
         self._store_carried(tuple(carried), operation.operands[3:])
         with code.loop(iterations) as index:
+            emit_interruption(code)
             offset = code.let(f"mul i64 {index}, {by}")
             induction_value = code.let(f"add i64 {low}, {offset}")
             self.scalars[induction] = (
@@ -272,6 +274,7 @@ class ControlFlowLowering(LaneValues):
         head, body, end = (code.make_name("while") for _ in range(3))
         code.jump(head)
         code.start_block(head)
+        emit_interruption(code)
         code.increment(iterations, "1")
         is_endless = code.let(f"icmp ugt i64 {code.load('i64', iterations)}, {_MAX_ITERATIONS}")
         with code.when(is_endless, exits=True):
@@ -290,6 +293,14 @@ class ControlFlowLowering(LaneValues):
         code.jump(head)
         code.start_block(end)
         self._alias_results(operation.results, after.block.arguments)
+
+
+def emit_interruption(code: LlvmFunction) -> None:
+    """End the launch if a signal asks for it."""
+    slot = code.element_pointer("%context", "i64", LaunchField.INTERRUPTED)
+    stopped = code.let(f"load volatile i64, ptr {slot}")
+    with code.when(code.is_nonzero(stopped), exits=True):
+        code.emit("ret i32 1")
 
 
 def _list_source_lines(block: IRBlock) -> Iterator[tuple[str, int]]:

@@ -24,7 +24,7 @@ from harness.sanitizer.cpu import (
 )
 from harness.sanitizer.cpu.abi import LaunchField, RegionField
 from harness.sanitizer.cpu.arithmetic import Arithmetic
-from harness.sanitizer.cpu.control_flow import ControlFlowLowering
+from harness.sanitizer.cpu.control_flow import ControlFlowLowering, emit_interruption
 from harness.sanitizer.ir import flow
 from harness.sanitizer.ir.graph import IROperation, IRValue, KernelGraph, ValueType
 from harness.sanitizer.ir.operation_sites import OperationSite
@@ -317,6 +317,7 @@ def _build_launch_function() -> str:
     y, z = (code.load_context(place) for place in (LaunchField.GRID_Y, LaunchField.GRID_Z))
     chosen = code.load_context(LaunchField.CHOSEN_PROGRAMS)
     with code.loop(code.load_context(LaunchField.PROGRAM_COUNT)) as index:
+        emit_interruption(code)
         code.store_element("i64", index, "%context", LaunchField.PROGRAM_ORDINAL)
         code.store_element("i64", "0", "%context", LaunchField.OVERFLOW_COUNT)
         rest = code.let(f"udiv i64 {index}, {z}")
