@@ -16,13 +16,24 @@ _REQUESTING_PLUGIN = "unfix_check"
 _OPTION, _PREFIX = "sanitize", "sanitize_"
 
 
+_MARKER = (
+    "sanitize(bounds='storage', kernels=()): with --sanitize, pointers of the test's kernels, or "
+    "of these, may reach the whole storage that their tensor is a view of"
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", _MARKER)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("unfix", "kernels under check")
     group.addoption(
         "--sanitize",
         metavar="CHECKS",
         help="run each test with its Triton kernels under these checks: bounds, overflow, races, "
-        "uninitialized, or all; a report fails the test",
+        "uninitialized, or all; a report fails the test. bounds=storage: a pointer may reach the "
+        "whole storage that its tensor is a view of",
     )
     group.addoption(
         "--sanitize-device",

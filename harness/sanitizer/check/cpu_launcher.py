@@ -373,7 +373,8 @@ class CpuLauncher:
             if kind.is_pointer and not isinstance(value, int):
                 name = argument.name
                 value, span = launch_arguments.find_span(self._memory, name, value, kind)
-                if self.watched_lines is not None:  # overflow elsewhere may lead anywhere
+                # Overflow outside of the watched lines may lead anywhere.
+                if self.watched_lines is not None or self._options.allows_storage(launch.kernel):
                     span = replace(span, start=span.storage.start, end=span.storage.end)
             values.append(launch_arguments.encode_value(value, kind.element))
             spans.append(span)

@@ -71,7 +71,7 @@ class CheckPlugin:
             self._prepare_process()
 
     def _read_options(self) -> tuple[tuple[str, ...], Any]:
-        from harness.sanitizer.check.options import CheckOptions
+        from harness.sanitizer.check.options import ALL_KERNELS, STORAGE_BOUNDS, CheckOptions
         from harness.sanitizer.cpu.arithmetic import Arithmetic
         from harness.sanitizer.violations.kinds import CHECK_NAMES
 
@@ -79,6 +79,8 @@ class CheckPlugin:
         words = (options.sanitize or os.environ.get(CHECKS_VARIABLE, "")).split(",")
         if "all" in words:
             words = list(CHECK_NAMES)
+        everywhere = STORAGE_BOUNDS in words
+        words = ["bounds" if word == STORAGE_BOUNDS else word for word in words]
         checks = tuple(word for word in words if word not in ("", "stop")) or CHECK_NAMES
         try:
             return checks, CheckOptions(
@@ -86,6 +88,7 @@ class CheckPlugin:
                 checks,
                 options.sanitize_max_reports or _DEFAULT_MAX_REPORTS,
                 options.sanitize_all_configurations,
+                frozenset([ALL_KERNELS] if everywhere else []),
             )
         except ValueError as error:
             raise pytest.UsageError(f"--sanitize: {error}") from None
@@ -120,7 +123,7 @@ class CheckPlugin:
         self._earlier_refusals = Counter(RECORD.refusals)
         self._earlier_stand_ins = Counter(RECORD.stand_ins)
         with contextlib.ExitStack() as stack:
-            self._check = self._make_check()
+            self._check = self._make_check(item)
             self._check.launches.observers.append(self._count_launch)
             stack.callback(self._check.close)
             self._check.open(stack)
@@ -131,14 +134,17 @@ class CheckPlugin:
             self._write_record()
         return result
 
-    def _make_check(self) -> Any:
+    def _make_check(self, item: pytest.Item) -> Any:
+        options = self._options
+        for mark in item.iter_markers("sanitize"):
+            options = options.allow_storage(**mark.kwargs)
         if self._device == "cuda":
             from harness.sanitizer.check.gpu_check import GpuCheck
 
-            return GpuCheck(self._checks)
+            return GpuCheck(self._checks, whole_storages=bool(options.storage_kernels))
         from harness.sanitizer.watch.host_process import make_check
 
-        return make_check(self._device, self._options)
+        return make_check(self._device, options)
 
     def _count_launch(self, launch: Any) -> None:
         self._files.count_launch(launch)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import triton
-from checks import check_on_cpu, make_numbers
+from checks import check_on_cpu, launch_checked, make_numbers
 from launches_to_check import (
     assert_small,
     double_numbers,
@@ -21,6 +21,7 @@ from triton import knobs
 from triton.compiler.errors import CompilationError, CompileTimeAssertionFailure
 from triton.runtime.errors import OutOfResources
 
+from harness import checking
 from harness.checking import KernelAssertion, OutOfBounds
 from harness.sanitizer.violations.exceptions import LaunchRefused
 
@@ -190,3 +191,15 @@ def test_a_tile_that_no_card_has_shared_memory_for_is_refused() -> None:
         multiply_tiles[(1,)](x, y, out, K=1024, num_warps=16)
     with check_on_cpu():
         multiply_tiles[(1,)](x, y, out, K=64)
+
+
+def test_a_pointer_reaches_its_storage_where_the_session_says_so() -> None:
+    storage = torch.arange(16, dtype=torch.int32)
+    with pytest.raises(OutOfBounds, match="which is larger: `bounds=storage` allows it"):
+        launch_checked(double_numbers, (2,), storage[:12], 16, BLOCK=8)
+    storage = torch.arange(16, dtype=torch.int32)
+    with checking.checked("cpu", bounds="storage"):
+        double_numbers[(2,)](storage[:12], 16, BLOCK=8)
+    assert storage.tolist() == [2 * number for number in range(16)]
+    with pytest.raises(OutOfBounds), checking.checked("cpu", bounds="storage"):
+        double_numbers[(3,)](storage[:12], 24, BLOCK=8)

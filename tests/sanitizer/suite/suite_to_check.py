@@ -61,6 +61,13 @@ def test_that_expects_what_a_card_refuses():
     copy_block[(2,)](x, x.clone(), 16, BLOCK=8)
 
 
+@pytest.mark.sanitize(bounds="storage", kernels=["copy_block"])
+def test_that_reaches_its_storage_on_purpose():
+    copy_block[(2,)](
+        torch.zeros(16, device="cuda")[:12], torch.zeros(16, device="cuda"), 16, BLOCK=8
+    )
+
+
 def test_that_launches_nothing():
     assert torch.ones(2, device="cuda").is_cuda
 
