@@ -12,8 +12,10 @@ MAX_ROWS = 400  # runs of one set, as of a flaky symptom, share a row
 
 
 def render_page(search: BisectSearch) -> str:
+    search_view = view.make_view(search)
     values = {
-        "report": view.make_view(search),
+        "report": search_view,
+        "answer": view.describe_search(search_view),
         "search": search,
         "glyphs": view.GLYPHS,
         "tones": view.TONES,

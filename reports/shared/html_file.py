@@ -23,6 +23,7 @@ from reports.shared.marks import ReportMark
 
 REPORTS_FOLDER = Path(__file__).parent.parent
 BASE_STYLES = ("shared/page.css", "shared/tables.css")  # of every page
+BASE_SCRIPT = "shared/theme.js"
 FILTERS: dict[str, Callable[..., Any]] = {
     "visible": formatting.make_visible,
     "duration": format_duration,
@@ -55,8 +56,8 @@ def render_template(
     scripts: Iterable[str] = (),
 ) -> str:
     """Render a template with these values; half a surrogate pair is shown as its escape."""
-    style, body = _join_files((*BASE_STYLES, *styles)), _join_files(scripts)
-    script = f'(() => {{\n"use strict";\n{body}}})();\n' if body else ""
+    style, body = _join_files((*BASE_STYLES, *styles)), _join_files((*scripts, BASE_SCRIPT))
+    script = f'(() => {{\n"use strict";\n{body}}})();\n'
     jinja = make_environment()
     # Globals, unlike the values of one rendering, reach the macros of an imported file.
     jinja.globals |= {"style": Markup(style), "script": Markup(script)}
@@ -101,9 +102,8 @@ def _join_files(names: Iterable[str]) -> str:
 
 def build_content_policy(style: str, script: str) -> str:
     """Build a policy that allows only the page's own style and script, and no requests."""
-    scripts = f"script-src {hash_source(script)}; " if script else ""
     return (
-        f"default-src 'none'; style-src {hash_source(style)}; {scripts}"
+        f"default-src 'none'; style-src {hash_source(style)}; script-src {hash_source(script)}; "
         "base-uri 'none'; form-action 'none'"
     )
 
