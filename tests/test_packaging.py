@@ -17,7 +17,10 @@ from calling import run_program
 from checkout import copy_of_the_tree
 
 from harness import __version__
+from harness.core import paths
+from harness.guards import run_item
 from harness.releases import managed_releases
+from harness.store.prove.values import SideOutcome
 
 
 @pytest.fixture(scope="module")
@@ -284,3 +287,14 @@ def test_a_call_that_checks_nothing_is_refused(
     done = project.test(KERNELS, option)
     assert (done.returncode, done.stdout) == (4, "")
     assert reason in done.stderr
+
+
+def test_an_assertion_of_a_suite_in_the_wheel_is_evidence() -> None:
+    """A wheel carries the suites below its package, whose own assertions are none."""
+    for file, outcome in (
+        (paths.CARRIED_FOLDER / "suites" / "test_a.py", SideOutcome.FAILED),
+        (paths.HARNESS_FOLDER / "core" / "a.py", SideOutcome.ERROR),
+    ):
+        with pytest.raises(AssertionError) as caught:
+            exec(compile("raise AssertionError", str(file), "exec"))
+        assert run_item._classify_error(caught.value) is outcome

@@ -57,29 +57,35 @@ def judge_sides(fixed: SideResult, buggy: SideResult) -> tuple[CellVerdict, str]
         return CellVerdict.NA, fixed.headline
     for side in (fixed, buggy):
         if side.outcome is SideOutcome.FLAKY:
-            return CellVerdict.FLAKY, f"{side.side}: {side.headline}"
+            return CellVerdict.FLAKY, _describe_end(side)
         if side.outcome is SideOutcome.UNDRAWN:
-            return CellVerdict.UNDRAWN, f"{side.side}: {side.headline}"
+            return CellVerdict.UNDRAWN, _describe_end(side)
     if fixed.outcome in INVALID_OUTCOMES:
-        return CellVerdict.BROKEN, f"fixed: {fixed.headline}"
+        return CellVerdict.BROKEN, _describe_end(fixed)
     if away:
-        reason = f"{away[0].side}: n/a, and the other side is not: {away[0].headline}"
+        where = SIDE_PHRASES[away[0].side]
+        reason = f"n/a {where} alone: {away[0].headline}"
         return CellVerdict.BROKEN, reason
     if fixed.outcome in VERDICT_OF_DEATH:
-        return VERDICT_OF_DEATH[fixed.outcome], f"fixed: {fixed.headline}"
+        return VERDICT_OF_DEATH[fixed.outcome], _describe_end(fixed)
     if fixed.outcome is SideOutcome.FAILED and fixed.reach:
-        return CellVerdict.BROKEN, f"fixed: {fixed.headline}"
+        return CellVerdict.BROKEN, _describe_end(fixed)
     if buggy.outcome in INVALID_OUTCOMES:
-        return CellVerdict.BROKEN, f"buggy: {buggy.headline}"
+        return CellVerdict.BROKEN, _describe_end(buggy)
     if not (fixed.reach and buggy.reach):
-        sides = " and the ".join(side.side for side in (fixed, buggy) if not side.reach)
-        return CellVerdict.UNREACHED, f"the toggled code never ran on the {sides} side"
+        without = [SIDE_PHRASES[one.side] for one in (fixed, buggy) if not one.reach]
+        where = f" {without[0]}" if len(without) == 1 else ""
+        return CellVerdict.UNREACHED, f"the toggled code never ran{where}"
     if buggy.outcome is SideOutcome.PASSED:
-        reason = f"it passes buggy, and the toggled code ran {buggy.reach} times"
+        reason = f"it passes with the fix reverted, and the toggled code ran {buggy.reach} times"
         return CellVerdict.TOOTHLESS, reason
     if buggy.outcome not in BUG_OUTCOMES:
-        return VERDICT_OF_DEATH[buggy.outcome], f"buggy: {buggy.headline}"
+        return VERDICT_OF_DEATH[buggy.outcome], _describe_end(buggy)
     return CellVerdict.PROVEN, buggy.headline
+
+
+def _describe_end(side: SideResult) -> str:
+    return f"{SIDE_PHRASES.get(side.side, side.side)}: {side.headline}"
 
 
 def explain_weak_evidence(failed_with: Sequence[bool], failed_without: Sequence[bool]) -> str:
@@ -107,7 +113,7 @@ def judge_cell(cell: CellResult) -> None:
             cell.verdict, cell.why = _judge_repetitions(cell)
     for side in cell.sides.values():
         for first in filter(None, (side.first, *(again.first for again in side.again))):
-            cell.why += f" ({side.side} at the second attempt; the first: {first})"
+            cell.why += f" ({SIDE_PHRASES.get(side.side, side.side)} at the second attempt; the first: {first})"
 
 
 def find_missing_sides(cell: CellResult) -> list[str]:
@@ -162,9 +168,9 @@ def _judge_repetitions(cell: CellResult) -> tuple[CellVerdict, str]:
         return CellVerdict.PROVEN, buggy.headline
     name, again = differing
     if again.outcome is SideOutcome.UNDRAWN:
-        return CellVerdict.UNDRAWN, f"{name}: {again.headline}"
+        return CellVerdict.UNDRAWN, f"{SIDE_PHRASES[name]}: {again.headline}"
     if again.outcome is SideOutcome.LOST:  # says nothing about the guard
-        return CellVerdict.BROKEN, f"{name}: {again.headline}"
+        return CellVerdict.BROKEN, f"{SIDE_PHRASES[name]}: {again.headline}"
     failures = 1 + sum(is_expected_outcome("buggy", each.outcome) for each in buggy.again)
     failures_fixed = sum(not is_expected_outcome("fixed", each.outcome) for each in fixed.again)
     runs_fixed = _count_first_pass(buggy) + len(fixed.again)

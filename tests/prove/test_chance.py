@@ -208,7 +208,7 @@ def test_a_flaky_cell_says_how_often_it_failed(fixed: str, buggy: str, says: str
 def test_a_repetition_that_is_lost_says_nothing_about_the_guard() -> None:
     cell = judge_outcomes("pp", "ffffl")
     assert cell.verdict is CellVerdict.BROKEN
-    assert cell.why == "buggy: its supervisor ended"
+    assert cell.why == "with the fix reverted: its supervisor ended"
 
 
 def judge_outcomes(fixed: str, buggy: str) -> CellResult:
