@@ -113,7 +113,8 @@ def judge_cell(cell: CellResult) -> None:
             cell.verdict, cell.why = _judge_repetitions(cell)
     for side in cell.sides.values():
         for first in filter(None, (side.first, *(again.first for again in side.again))):
-            cell.why += f" ({SIDE_PHRASES.get(side.side, side.side)} at the second attempt; the first: {first})"
+            where = SIDE_PHRASES.get(side.side, side.side)
+            cell.why += f" ({where} at the second attempt; the first: {first})"
 
 
 def find_missing_sides(cell: CellResult) -> list[str]:
