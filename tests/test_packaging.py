@@ -18,9 +18,9 @@ from checkout import copy_of_the_tree
 
 from harness import __version__
 from harness.core import paths
+from harness.core.outcomes import Outcome
 from harness.guards import run_item
 from harness.releases import managed_releases
-from harness.store.prove.values import SideOutcome
 
 
 @pytest.fixture(scope="module")
@@ -292,8 +292,8 @@ def test_a_call_that_checks_nothing_is_refused(
 def test_an_assertion_of_a_suite_in_the_wheel_is_evidence() -> None:
     """A wheel carries the suites below its package, whose own assertions are none."""
     for file, outcome in (
-        (paths.CARRIED_FOLDER / "suites" / "test_a.py", SideOutcome.FAILED),
-        (paths.HARNESS_FOLDER / "core" / "a.py", SideOutcome.ERROR),
+        (paths.CARRIED_FOLDER / "suites" / "test_a.py", Outcome.FAILED),
+        (paths.HARNESS_FOLDER / "core" / "a.py", Outcome.ERROR),
     ):
         with pytest.raises(AssertionError) as caught:
             exec(compile("raise AssertionError", str(file), "exec"))

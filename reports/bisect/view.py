@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.core.outcomes import Verdict
 from harness.core.wording import format_count
-from harness.store.bisect.values import BisectAnswer, BisectSearch, BisectTrial, ToggleSearch
+from harness.store.bisect.values import ANSWERS, BisectSearch, BisectTrial, ToggleSearch
 from harness.store.prove.values import ToggleFacts
 
 GLYPHS = {
-    BisectAnswer.PASSES: "✓",
-    BisectAnswer.FAILS: "✕",
-    BisectAnswer.CANNOT_TELL: "?",
+    Verdict.PASSES: "✓",
+    Verdict.FAILS: "✕",
+    Verdict.CANNOT_TELL: "?",
     None: "~",
 }
 TONES = {
-    BisectAnswer.PASSES: "good",
-    BisectAnswer.FAILS: "broken",
-    BisectAnswer.CANNOT_TELL: "unreached",
+    Verdict.PASSES: "good",
+    Verdict.FAILS: "broken",
+    Verdict.CANNOT_TELL: "unreached",
     None: "toothless",
 }
 DIRECTION_VERBS = {"revert": "reverts it in", "enable": "applies it to"}
@@ -44,15 +45,15 @@ class SearchRow:
         return self.trials[0]
 
     @property
-    def answer_counts(self) -> dict[BisectAnswer, int]:
+    def answer_counts(self) -> dict[Verdict, int]:
         return {
             answer: count
-            for answer in BisectAnswer
+            for answer in ANSWERS
             if (count := sum(trial.answer is answer for trial in self.trials))
         }
 
     @property
-    def answer(self) -> BisectAnswer | None:
+    def answer(self) -> Verdict | None:
         """The answer of all the runs; None if they disagree."""
         return self.first_trial.answer if len(self.answer_counts) == 1 else None
 
@@ -76,7 +77,7 @@ class SearchPartView:
     @property
     def suspects(self) -> frozenset[str]:
         """The culprits, or the smallest set so far whose run shows the symptom."""
-        shows = BisectAnswer.FAILS if self.part.direction == "revert" else BisectAnswer.PASSES
+        shows = Verdict.FAILS if self.part.direction == "revert" else Verdict.PASSES
         shown = (row.toggles for row in self.rows if row.toggles and row.answer is shows)
         return self.culprits or min(shown, key=len, default=frozenset(self.part.toggles))
 

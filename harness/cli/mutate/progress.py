@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from harness.cli.progress_display import ProgressBars
+from harness.core.outcomes import Verdict
 from harness.runs.mutate.line_coverage import GuardCoverage
 from harness.runs.mutate.listener import MutationListener
 from harness.runs.mutate.messages import MutationWorkerReady
-from harness.store.mutate.values import (
-    NO_EVIDENCE_OUTCOMES,
-    FaultOutcome,
-    FaultResult,
-    MutationRun,
-)
+from harness.store.mutate.values import NO_EVIDENCE_OUTCOMES, FaultResult, MutationRun
 
 
 class MutateProgress(ProgressBars, MutationListener):
@@ -43,7 +39,7 @@ class MutateProgress(ProgressBars, MutationListener):
     def report_result(self, mutation: MutationRun, result: FaultResult) -> None:
         done, planned = len(mutation.fates), mutation.planned
         self.bar.update(self.task, description="faults", completed=done, total=planned)
-        unkilled = (FaultOutcome.SURVIVED, *NO_EVIDENCE_OUTCOMES)
+        unkilled = (Verdict.SURVIVED, *NO_EVIDENCE_OUTCOMES)
         if result.fate in unkilled or result.longer or result.is_disproved_equivalent:
             fault, longer = result.fault, " after a longer look" if result.longer else ""
             where = f"{fault.target}:{fault.line}"

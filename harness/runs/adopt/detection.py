@@ -17,10 +17,11 @@ from pathlib import Path
 
 from harness.core import paths
 from harness.core.errors import NotReadyError
+from harness.core.outcomes import Outcome
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.patch_plan import FLIP_DIRECTIONS
 from harness.fixes.registry.schema import Toggle
-from harness.store.prove.values import BUG_OUTCOMES, SideOutcome, SideResult
+from harness.store.prove.values import BUG_OUTCOMES, SideResult
 from harness.workers.engine import Assignment, Engine
 from harness.workers.guard_pool import GuardPool
 from harness.workers.messages import GuardsCollected, GuardWorkerSettings, TaskKey, TestRequest
@@ -216,4 +217,4 @@ def _build_reports(
 
 def _is_detected(flipped: SideResult, as_is: SideResult, state: ToggleState) -> bool:
     fixed, buggy = (as_is, flipped) if state is ToggleState.FIXED else (flipped, as_is)
-    return fixed.outcome is SideOutcome.PASSED and buggy.outcome in BUG_OUTCOMES
+    return fixed.outcome is Outcome.PASSED and buggy.outcome in BUG_OUTCOMES

@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from harness.core import paths
+from harness.core.outcomes import Outcome
 from harness.runs.mutate import line_coverage
 from harness.runs.mutate.attempt_pool import AttemptPool, PendingAttempt
 from harness.runs.mutate.line_coverage import CoverageRecord, GuardCoverage
 from harness.runs.mutate.listener import MutationListener
 from harness.runs.mutate.messages import FaultAttemptReport
 from harness.runs.mutate.request import MutationPlan
-from harness.store.prove.values import SideOutcome
 
 TRACED_GUARD_SECONDS = 600.0  # the limit of a traced guard
 
@@ -54,7 +54,7 @@ class CoverageRecorder:
         return [known[guard] for guard in self.guards if guard in known]
 
     def _record(self, report: FaultAttemptReport, guard_names: list[str]) -> None:
-        ended_well = report.results and report.fork_side.outcome is SideOutcome.PASSED
+        ended_well = report.results and report.fork_side.outcome is Outcome.PASSED
         side = report.results[0].side if ended_well else report.fork_side
         coverage = self.coverage.guards[guard_names[0]] = GuardCoverage(
             guard=guard_names[0],
@@ -66,7 +66,7 @@ class CoverageRecorder:
             imported=report.trace.imported if report.trace else [],
             stand_ins=side.stand_ins,
         )
-        if coverage.outcome is SideOutcome.PASSED:
+        if coverage.outcome is Outcome.PASSED:
             self._on_pass(coverage.guard)
         if coverage.imported:  # what one fork imported, the next ones find imported
             self.pool.import_modules(coverage.imported)

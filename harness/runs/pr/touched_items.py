@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from harness.core import paths
+from harness.core.outcomes import RunStatus, Verdict
 from harness.core.wording import format_count
 from harness.releases.managed_releases import get_newest_release
 from harness.releases.source_trees import SourceTree
@@ -25,14 +26,17 @@ from harness.runs.pr.source_change import SourceChange
 from harness.store import record_files
 from harness.store.lane_runs import LaneResult, LaneRunTable
 from harness.store.pr.values import ClaimChange, TouchedItem
-from harness.store.zoo.values import ClaimVerdict, ZooClaim, ZooRun
+from harness.store.zoo.values import ZooClaim, ZooRun
 
 _MODELS = "sglang.srt.models."
 MAX_READ_RUNS = 30  # in search of an item's functions; older ones may have none
 MAX_NAMED = 12  # of items that were not run, in a note
 _START_SECONDS = 20.0  # of a worker's import of SGLang
 _UNKNOWN_SECONDS = 60.0  # of an item that has not run yet
-_WHOLE_OUTCOMES = ("green", "absent")  # of an item that ran to its end, or that is not there
+_WHOLE_VERDICTS = (
+    Verdict.HOLDS,
+    Verdict.NA,
+)  # it ran to its end, or is not there
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -77,7 +81,9 @@ def find_known_results(
             if is_unknown(one.name) and (one.functions or one.name not in results):
                 results[one.name] = one
 
-    listed = [run for run in table.list_runs() if run.status == "finished" and not run.toggles]
+    listed = [
+        run for run in table.list_runs() if run.status is RunStatus.FINISHED and not run.toggles
+    ]
     listed.sort(key=lambda run: run.release == release)
     for run in listed[: -MAX_READ_RUNS - 1 : -1]:
         if any(map(is_unknown, run.planned)):
@@ -98,9 +104,10 @@ def leave_out_recorded(
     recorded = {
         one.name
         for run in table.list_runs()
-        if (run.release, run.status, run.toggles, run.code) == (release, "finished", [], code)
+        if (run.release, run.status, run.toggles, run.code)
+        == (release, RunStatus.FINISHED, [], code)
         for one in table.load_whole(run).results
-        if one.functions or one.outcome in _WHOLE_OUTCOMES
+        if one.functions or one.verdict in _WHOLE_VERDICTS
     }
     return [name for name in names if name not in recorded]
 
@@ -246,7 +253,7 @@ def compare_claims(before: ZooRun | None, after: ZooRun) -> list[ClaimChange]:
         ClaimChange(
             architecture=one.name,
             claim=claim.claim.value,
-            before=earlier.get((one.name, claim.claim), ClaimVerdict.UNTESTED.value),
+            before=earlier.get((one.name, claim.claim), Verdict.UNTESTED.value),
             after=claim.verdict.value,
             headline=claim.headline,
         )

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from harness.core.outcomes import RunStatus
 from harness.core.wording import format_count
 from harness.store.rehearse.values import DeploymentChange
-from harness.store.run_status import list_status_problems
 
 
 class PrPart(StrEnum):
@@ -178,7 +178,7 @@ class PrRun(msgspec.Struct):
     range: str  # as it was asked for
     base: str  # the release of each end
     head: str
-    status: str = "running"  # running, finished, stopped
+    status: RunStatus = RunStatus.RUNNING  # running, finished, stopped
     seconds: float = 0.0
     command: list[str] = []
     machine: dict[str, Any] = {}
@@ -316,9 +316,9 @@ class PrRun(msgspec.Struct):
                     f"{next(one.left_out for one in items if one.is_over_budget)}"
                 )
         missing = [part for part in self.planned if part not in self.parts]
-        if self.status != "running" and missing:
+        if self.status is not RunStatus.RUNNING and missing:
             problems.append(f"not run to the end: {', '.join(missing)}")
-        problems += list_status_problems(self.status)
+        problems += self.status.problems
         return problems
 
     @property
