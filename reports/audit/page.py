@@ -11,7 +11,6 @@ from harness.runs.audit.release_audit import ReleaseAudit
 from reports.audit import view
 from reports.shared import html_file
 from reports.shared.formatting import link_source
-from reports.shared.html_file import PageHead
 
 STYLES = ("shared/bars.css", "audit/page.css")
 MAX_FINDINGS = 400  # findings with their code
@@ -27,10 +26,7 @@ def render_page(audit: ReleaseAudit, commit: str) -> str:
         "link_source": link_source,
     }
     return html_file.render_template(
-        "audit/page.html.j2",
-        values,
-        head=PageHead.make([f"SGLang {audit.release}"], [commit]),
-        styles=STYLES,
+        "audit/page.html.j2", values, [f"SGLang {audit.release}"], [commit], styles=STYLES
     )
 
 

@@ -9,7 +9,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,36 +32,31 @@ FILTERS: dict[str, Callable[..., Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class PageHead:
-    """What the head of a page names: what was tested, and the code that tested it."""
-
-    tested: str
-    commits: tuple[str, ...]  # of unfix, as `machine.describe_commit` names them
-
-    @classmethod
-    def make(cls, tested: Iterable[str], commits: Iterable[str]) -> PageHead:
-        """Make a head of the parts that are known, each once."""
-        parts = (" · ".join(dict.fromkeys(filter(None, tested))), filter(None, commits))
-        return cls(parts[0], tuple(dict.fromkeys(parts[1])))
-
-
 def render_template(
     template: str,
     values: Mapping[str, Any],
+    tested: Iterable[str],
+    commits: Iterable[str],
     *,
-    head: PageHead,
     styles: Iterable[str] = (),
     scripts: Iterable[str] = (),
 ) -> str:
-    """Render a template with these values; half a surrogate pair is shown as its escape."""
+    """Render a template with these values; half a surrogate pair is shown as its escape.
+
+    The head of the page names what was tested, and the commits of unfix that tested it, as
+    `machine.describe_commit` names them; of each what is known, once.
+    """
     style, body = _join_files((*BASE_STYLES, *styles)), _join_files((*scripts, BASE_SCRIPT))
     script = f'(() => {{\n"use strict";\n{body}}})();\n'
     jinja = make_environment()
     # Globals, unlike the values of one rendering, reach the macros of an imported file.
     jinja.globals |= {"style": Markup(style), "script": Markup(script)}
     jinja.globals["policy"] = build_content_policy(style, script)
-    page = jinja.get_template(template).render(values, head=head)
+    page = jinja.get_template(template).render(
+        values,
+        tested=" · ".join(dict.fromkeys(filter(None, tested))),
+        commits=list(dict.fromkeys(filter(None, commits))),
+    )
     return page.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
