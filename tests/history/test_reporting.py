@@ -112,7 +112,7 @@ def test_a_store_of_another_format(nights: SimulatedNights, capsys: Output) -> N
         (["--issues", "x"], "needs --since TIME"),
         (["--since", "3d", "--list"], "name none, leave out --list"),
         (["--since", "3d", "--junit", "x"], "no JUnit"),
-        (["--since", "3d", "--bisect", "3m"], "say where they go"),
+        (["--since", "3d", "--bisect", "3m"], "--bisect needs --issues DIR"),
         (["--since", "3d", "--issues", "x", "--bisect", "soon"], "--bisect 'soon' is no budget"),
         (["--since", "3d", "--price", "cpu"], "--price cpu is no price"),
         (["--since", "3d", "--price", "cpu=nan"], "is no price"),
