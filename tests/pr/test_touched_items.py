@@ -29,13 +29,14 @@ from harness.cli.pr import item_parts
 from harness.cli.pr.review import Review
 from harness.core import paths
 from harness.releases.managed_releases import get_newest_release
-from harness.runs.pr import source_change, touched_items
+from harness.runs.pr import row_changes, source_change, touched_items
 from harness.runs.pr.touched_items import ChangedNames
 from harness.runs.rehearse.deployment import read_deployments
 from harness.runs.zoo.architecture import list_families, read_architectures
 from harness.store import record_files
 from harness.store.database import Store
-from harness.store.pr.values import ClaimChange, PrPart, PrRun, TouchedItem
+from harness.store.pr.part_results import ClaimChange, TouchedItem
+from harness.store.pr.values import PrPart, PrRun
 from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import RehearsalRun
 from harness.store.zoo.table import ZooTable
@@ -107,6 +108,7 @@ def test_the_most_concerned_come_first_and_then_the_quickest() -> None:
     }
     models = {name: {name} for name in results} | {"unknown": {"llama"}}
     touched = touched_items.find_touched(code, results, models)
+    touched = touched_items.sort_touched(touched, [], {})
     assert [one.name for one in touched] == ["most", "quick", "slow", "unknown", "llama"]
     assert touched[0].why == "launches walk; runs 2 changed functions, such as m:f"
     assert touched[-1].why == "its model's file changed"
@@ -191,10 +193,11 @@ def test_a_budget_that_leaves_no_item_is_not_green(
     monkeypatch.setattr(Review, "seconds_left", 300.0)
     item_parts.rehearse_deployments(review)
     review.run.parts, review.run.status = [PrPart.REHEARSE], "finished"
-    assert review.run.problems == [
-        "no deployment that runs changed code was run: more than the 300 s that are left of "
-        "--budget"
-    ]
+    review.judge_lines()
+    (problem,) = review.run.problems
+    assert problem.startswith("incomplete: python/sglang/srt/rows.py:10: ")
+    assert problem.endswith(f"left out: {LARGE}")
+    assert not review.run.green
 
 
 def test_preparing_both_ends_does_not_count_against_the_budget(
@@ -305,10 +308,8 @@ def test_an_architecture_that_the_change_removes_is_lost() -> None:
     holding = [ClaimResult(ZooClaim.STARTS, ClaimVerdict.HOLDS)]
     gone = ArchitectureResult("llama", absent="SGLang runs it through transformers' own code")
     never = ArchitectureResult("zaya", absent="no such type")
-    after = make_zoo_run(gone, never)
-    assert touched_items.needs_base_run(after)
     before = make_zoo_run(ArchitectureResult("llama", holding), never)
-    (change,) = touched_items.compare_claims(before, after)
+    (change,) = row_changes.compare_rows(before, make_zoo_run(gone, never))
     assert change == ClaimChange("llama", "starts", "holds", "absent", gone.absent)
     assert change.is_lost
     run = PrRun("1", "", "", "a..b", "a", "b", "finished", claims=[change])
@@ -318,4 +319,3 @@ def test_an_architecture_that_the_change_removes_is_lost() -> None:
     assert [row[2] for row in section.table.rows] == [
         make_mark(view.MARKS[name]) for name in ("holds no more", "fails as before")
     ]
-    assert not touched_items.needs_base_run(make_zoo_run(ArchitectureResult("llama", holding)))

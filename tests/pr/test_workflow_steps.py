@@ -61,7 +61,7 @@ def runner(tmp_path: Path, checkout: SglangCheckout, toggles: Path) -> WorkflowR
     ("text", "headline"),
     [
         (ROWS.replace(FIXED_FORM, FIXED_FORM.replace(" + 1", "")), "takes back 1 fix: made-up"),
-        (ROWS.replace("OTHER = 3", "OTHER = 4"), "nothing that is watched here gets worse"),
+        (ROWS.replace("OTHER = 3", "OTHER = 4"), "nothing that these parts read gets worse"),
     ],
 )
 def test_the_workflow_reviews_a_pull_request(
@@ -105,7 +105,8 @@ def test_the_workflow_reviews_a_pull_request(
     for name in ("review.md", "review.html"):
         assert ("made-up" in (joined / name).read_text()) is is_red
     (sarif,) = json.loads((joined / "review.sarif").read_text())["runs"]
-    assert bool(sarif["results"]) is is_red
+    errors = [one for one in sarif["results"] if one["level"] != "note"]
+    assert bool(errors) is is_red
     assert runner.ran == [
         "The commit that the change left, and the name of its cache",
         "The review",

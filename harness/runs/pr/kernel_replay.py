@@ -16,7 +16,7 @@ import torch
 from harness.checking import UncheckableKernel, Violation
 from harness.sanitizer.check import session
 from harness.sanitizer.check.launch_capture import CapturedLaunch
-from harness.store.pr.values import KernelAnswer
+from harness.store.pr.part_results import KernelAnswer
 
 ROUNDING_STEPS = 16  # of the type, at the tensor's largest magnitude
 MAX_LISTED_ARGUMENTS = 40

@@ -26,7 +26,7 @@ from harness.runs.audit.release_kernels import ReleaseKernels
 from harness.runs.pr import kernel_replay
 from harness.sanitizer.check import launch_capture
 from harness.sanitizer.check.launcher_state import load_launcher_state
-from harness.store.pr.values import KernelAnswer, KernelChange
+from harness.store.pr.part_results import KernelAnswer, KernelChange
 
 KERNEL_SECONDS = 60.0  # of processor time, for all launches of a kernel
 STOP_SECONDS = 20.0  # no further launch begins after that

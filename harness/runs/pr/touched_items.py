@@ -9,6 +9,8 @@ model stand for them.
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +26,7 @@ from harness.runs.pr import source_change
 from harness.runs.pr.source_change import SourceChange
 from harness.store import record_files
 from harness.store.lane_runs import LaneResult, LaneRunTable
-from harness.store.pr.values import ClaimChange, TouchedItem
-from harness.store.zoo.values import ClaimVerdict, ZooClaim, ZooRun
+from harness.store.pr.part_results import TouchedItem
 
 _MODELS = "sglang.srt.models."
 MAX_READ_RUNS = 30  # in search of an item's functions; older ones may have none
@@ -200,18 +201,58 @@ def find_touched(
         if reasons:
             hits = len(kernels) + len(functions)
             seconds = result.seconds if result is not None else 0.0
-            touched.append(TouchedItem(name, "; ".join(reasons), hits, seconds))
-    return sorted(touched, key=lambda one: (-one.hits, one.seconds, one.name))
+            item = TouchedItem(name, "; ".join(reasons), hits, seconds)
+            item.runs = [*kernels, *functions]
+            touched.append(item)
+    return touched
+
+
+def collect_words(change: SourceChange) -> set[str]:
+    """Collect the words of what changed: of names, paths and the changed lines themselves.
+
+    Example: a line with `sliding_window_size` has `sliding` and `window`, as a row with a window.
+    """
+    texts = list(change.modules)
+    for tree, lines in ((change.base, change.old_lines), (change.head, change.new_lines)):
+        for module, numbers in lines.items():
+            source = tree.read(module)
+            text = source.text.split("\n") if source is not None else []
+            texts += [text[number - 1] for number in numbers if number <= len(text)]
+        texts += [name for _, name in find_functions(tree, lines)]
+    return _split_words(" ".join(texts))
+
+
+def sort_touched(
+    touched: Iterable[TouchedItem], words: Collection[str], definitions: Mapping[str, str]
+) -> list[TouchedItem]:
+    """Sort the most concerned first, then those whose definition is most like the change.
+
+    A word counts the more the fewer items have it. The quickest of equals is first.
+    """
+    own = {name: _split_words(text) & set(words) for name, text in definitions.items()}
+    counts = Counter(word for found in own.values() for word in found)
+    touched = list(touched)
+    for one in touched:
+        one.likeness = round(sum(1 / counts[word] for word in own.get(one.name, ())), 4)
+    return sorted(touched, key=lambda one: (-one.hits, -one.likeness, one.seconds, one.name))
+
+
+def _split_words(text: str) -> set[str]:
+    return set(re.findall(r"[a-z]{3,}|[a-z]+\d+", text.lower()))
 
 
 def leave_out(
-    touched: Iterable[TouchedItem], kind: ItemKind, limit: int, seconds_left: float
+    touched: Iterable[TouchedItem],
+    kind: ItemKind,
+    limit: int | None,
+    seconds_left: float,
+    lanes: int = 1,
 ) -> None:
     """Say of each item beyond the limit or the budget that it is left out, and why."""
     chosen, used = 0, _START_SECONDS * kind.ends
     for one in touched:
-        cost = one.seconds * kind.ends
-        if chosen >= limit:
+        cost = one.seconds * kind.ends / lanes
+        if limit is not None and chosen >= limit:
             one.left_out = f"--{kind.noun}s {limit}"
         elif used + cost > seconds_left:
             one.left_out = f"more than the {seconds_left:.0f} s that are left of --budget"
@@ -219,37 +260,3 @@ def leave_out(
         else:
             chosen += 1
             used += cost
-
-
-def needs_base_run(after: ZooRun) -> bool:
-    """Return whether something fails or is absent, which it may have done before the change."""
-    return any(one.absent or one.failures for one in after.architectures)
-
-
-def compare_claims(before: ZooRun | None, after: ZooRun) -> list[ClaimChange]:
-    """Pair the claims of both ends; a claim that did not run on the base is untested there.
-
-    An architecture that only the earlier end has is one change, of whether it starts.
-    """
-    earlier = {
-        (one.name, claim.claim): claim.verdict.value
-        for one in (before.present if before is not None else ())
-        for claim in one.claims
-    }
-    gone = [
-        ClaimChange(one.name, claim, earlier[one.name, claim], "absent", one.absent)
-        for one in after.architectures
-        for claim in [ZooClaim.STARTS]
-        if one.absent and (one.name, claim) in earlier
-    ]
-    return gone + [
-        ClaimChange(
-            architecture=one.name,
-            claim=claim.claim.value,
-            before=earlier.get((one.name, claim.claim), ClaimVerdict.UNTESTED.value),
-            after=claim.verdict.value,
-            headline=claim.headline,
-        )
-        for one in after.present
-        for claim in one.claims
-    ]

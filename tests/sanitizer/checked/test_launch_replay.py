@@ -15,7 +15,7 @@ from harness.runs.pr import kernel_replay
 from harness.sanitizer.check import launch_capture
 from harness.sanitizer.check.launch_capture import CapturedLaunch
 from harness.sanitizer.triton import capture_folder
-from harness.store.pr.values import KernelAnswer
+from harness.store.pr.part_results import KernelAnswer
 
 NAME = "kernels_to_replay:scale"
 

@@ -1,0 +1,94 @@
+"""What ran each changed line, and what comes nearest to one that nothing ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from harness.core.cpp_tokens import is_cpp_path
+from harness.runs.pr.changed_functions import ChangedLine, FunctionLines
+from harness.runs.pr.source_change import LinesByModule
+from harness.store.pr.line_results import ChangedFunction, UnrunLine
+from harness.store.pr.part_results import TouchedItem
+from harness.store.pr.values import PrRun
+
+MAX_EVIDENCE = 6  # sentences of a function
+_NO_TOOLKIT = "CUDA sources are built with the toolkit: `unfix releases add cuda-toolkit`"
+
+
+@dataclass
+class LineRuns:
+    """The lines that each guard, row and deployment ran, on both ends."""
+
+    base: dict[str, LinesByModule] = field(default_factory=dict)  # by the item's name
+    head: dict[str, LinesByModule] = field(default_factory=dict)
+
+    @property
+    def everything(self) -> list[LinesByModule]:
+        return [*self.base.values(), *self.head.values()]
+
+    def add(self, is_head: bool, name: str, lines: Mapping[str, Iterable[int]]) -> None:
+        known = (self.head if is_head else self.base).setdefault(name, {})
+        for module, numbers in lines.items():
+            known.setdefault(module, set()).update(numbers)
+
+    def find_items(self, line: ChangedLine, is_head: bool) -> set[str]:
+        """Find the items that ran a line, by the lines that decide it."""
+        return {
+            name
+            for name, ran in (self.head if is_head else self.base).items()
+            if any(
+                not numbers.isdisjoint(ran.get(module, ()))
+                for module, numbers in line.deciding.items()
+            )
+        }
+
+    def find_nearest(self, module: str, has_toolkit: bool) -> str:
+        """Name what runs most lines of a module, and say what its other lines need."""
+        ran = {
+            name: len(lines[module])
+            for runs in (self.base, self.head)
+            for name, lines in runs.items()
+            if lines.get(module)
+        }
+        if ran:
+            name = max(ran, key=lambda one: (ran[one], one))
+            return f"nothing ran it; {name} runs {ran[name]} other lines of the file"
+        if is_cpp_path(module) and not has_toolkit:
+            return f"nothing ran it; {_NO_TOOLKIT}"
+        return "nothing runs a line of its file"
+
+
+def note_runs(functions: Iterable[FunctionLines], runs: LineRuns, has_toolkit: bool) -> None:
+    """Note for each function what ran its changed lines, and which lines nothing ran."""
+    for function in functions:
+        shown, items = function.shown, set[str]()
+        for lines, is_head in ((function.new, True), (function.removed, False)):
+            for line in lines:
+                found = runs.find_items(line, is_head)
+                items |= found
+                if not found:
+                    shown.unrun.append(UnrunLine(line.line, line.text, not is_head))
+        shown.ran_by = sorted(items)
+        if shown.unrun:
+            shown.nearest = runs.find_nearest(shown.module, has_toolkit)
+
+
+def note_left_out(functions: Iterable[ChangedFunction], items: Iterable[TouchedItem]) -> None:
+    """Note the items that run a function with lines that nothing ran, and were left out."""
+    left_out = [item for item in items if item.left_out]
+    for function in functions:
+        name = f"{function.module}:{function.name}"
+        function.left_out = [item.name for item in left_out if name in item.runs]
+
+
+def note_evidence(run: PrRun) -> None:
+    """Put what is worse beside the changed lines that it comes from."""
+    by_item: dict[str, list[str]] = {}
+    for name, sentence in run.worse_items:
+        by_item.setdefault(name, []).append(sentence)
+    for function in run.functions:
+        found = [sentence for name in function.ran_by for sentence in by_item.get(name, ())]
+        found += by_item.get(f"{function.module}:{function.name}", ())
+        found += by_item.get(function.path, ())
+        function.evidence = list(dict.fromkeys(found))[:MAX_EVIDENCE]
