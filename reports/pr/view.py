@@ -239,6 +239,7 @@ def _make_kernels(run: PrRun) -> ReviewSection:
             if kernel.differing
             else str(kernel.launches or "")
         )
+        counted += f" and {kernel.drawn} drawn" if kernel.drawn else ""
         rows.append(
             [
                 make_code_cell(kernel.kernel.partition(":")[2]),

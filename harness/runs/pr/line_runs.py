@@ -13,6 +13,13 @@ from harness.store.pr.part_results import TouchedItem
 from harness.store.pr.values import PrRun
 
 MAX_EVIDENCE = 6  # sentences of a function
+# What would run a line of these modules.
+_NEEDS = (
+    ("sglang/kernels/", "a guard in suites/cuda_kernels"),
+    ("sglang.kernels.ops", "a formula in fixtures/zoo/families"),
+    ("sglang.srt.models", "a row in suites/zoo/architectures"),
+    ("sglang.srt.layers", "a row in suites/zoo/architectures"),
+)
 _NO_TOOLKIT = "CUDA sources are built with the toolkit: `unfix releases add cuda-toolkit`"
 
 
@@ -56,7 +63,10 @@ class LineRuns:
             return f"nothing ran it; {name} runs {ran[name]} other lines of the file"
         if is_cpp_path(module) and not has_toolkit:
             return f"nothing ran it; {_NO_TOOLKIT}"
-        return "nothing runs a line of its file"
+        for prefix, need in _NEEDS:
+            if module.startswith(prefix):
+                return f"nothing runs a line of its file; it needs {need}"
+        return "nothing runs a line of its file; it needs a guard in suites"
 
 
 def note_runs(functions: Iterable[FunctionLines], runs: LineRuns, has_toolkit: bool) -> None:
