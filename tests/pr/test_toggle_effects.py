@@ -137,7 +137,7 @@ def test_the_parts_of_two_machines_are_joined(
     # A machine whose part is missing is named: all parts are expected unless the call says which.
     assert main(join) == 1
     problems = json.loads(capsys.readouterr().out)["problems"]
-    assert "incomplete: not run to the end: suites, audit, kernels, rehearse, faults" in problems
+    assert "incomplete: not run to the end: suites, kernels, rehearse, audit, faults" in problems
     other["head"] = "another"
     (tmp_path / "second.json").write_text(json.dumps(other))
     assert main(["pr", "--join", str(record), str(tmp_path / "second.json")]) == 2

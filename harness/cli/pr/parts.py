@@ -253,9 +253,9 @@ def make_faults(review: Review) -> None:
 PARTS: dict[PrPart, Callable[[Review], None]] = {
     PrPart.TOGGLES: lambda review: None,  # read before all parts
     PrPart.SUITES: prove_guards,
-    PrPart.AUDIT: audit_kernels,
     PrPart.KERNELS: compare_kernels,
     PrPart.ZOO: item_parts.run_zoo,
     PrPart.REHEARSE: item_parts.rehearse_deployments,
+    PrPart.AUDIT: audit_kernels,
     PrPart.FAULTS: make_faults,
 }

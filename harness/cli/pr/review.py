@@ -84,7 +84,8 @@ class Review:
 
     @cached_property
     def listed_kernels(self) -> list[ChangedKernel]:
-        return changed_kernels.list_changed_kernels(self.change)
+        with self.count_as_base():  # the kernels of the head are read once, too
+            return changed_kernels.list_changed_kernels(self.change)
 
     @property
     def seconds_left(self) -> float:

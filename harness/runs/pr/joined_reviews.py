@@ -12,11 +12,11 @@ from harness.store.pr.values import PrPart, PrRun
 FIELDS = {
     PrPart.TOGGLES: ("toggles", "toggle_count"),
     PrPart.SUITES: ("guards", "reaching"),
-    PrPart.AUDIT: ("findings", "audited"),
     PrPart.KERNELS: ("kernels",),
     PrPart.FAULTS: ("faults", "fault_counts", "faults_made"),
     PrPart.ZOO: ("architectures", "claims"),
     PrPart.REHEARSE: ("deployments", "rehearsals"),
+    PrPart.AUDIT: ("findings", "audited"),
 }
 
 

@@ -31,10 +31,10 @@ class PrPart(StrEnum):
 
     TOGGLES = "toggles"
     SUITES = "suites"
-    AUDIT = "audit"
     KERNELS = "kernels"
     ZOO = "zoo"
     REHEARSE = "rehearse"
+    AUDIT = "audit"
     FAULTS = "faults"
 
 
