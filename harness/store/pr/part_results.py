@@ -118,11 +118,11 @@ class KernelChange(msgspec.Struct):
     line: int
     answer: KernelAnswer
     launches: int = 0  # that were run on both
-    drawn: int = 0  # launches around these that were run on both, too
     differing: int = 0
     why: str = ""  # why it was not compared, or what differs
     smallest: list[str] = []  # the smallest launch that differs, a line for each argument
     source: str = ""  # where the launches come from
+    drawn: int = 0  # launches around these that were run on both, too
 
 
 class UnnoticedFault(msgspec.Struct):
