@@ -9,6 +9,7 @@ import pytest
 from rendering import to_text
 from reviewed import ROWS, add_everything, make_run
 
+from harness.store.pr.line_results import ChangedFunction, UnrunLine
 from harness.store.pr.part_results import GuardChange, KernelAnswer, UnnoticedFault
 from harness.store.pr.values import PrPart, PrRun
 from reports.pr import markdown, page, sarif, terminal
@@ -88,6 +89,51 @@ def test_sarif_has_each_problem_at_its_line() -> None:
         8: ("fault-unnoticed", "note"),
     }
     assert without_line == [("guard-broken", "error"), *2 * [("model-broken", "error")]]
+
+
+def make_functions(count: int) -> list[ChangedFunction]:
+    ran = {"ran_by": ["zoo olmo3", "zoo llama", "suites/a/t.py::test_rows"]}
+    functions = [
+        ChangedFunction("m", f"count_{n}", ROWS, n, ["-  return 1", "+  return 2"], 1, **ran)
+        for n in range(1, count)
+    ]
+    functions[0].evidence = ["olmo3: answers of logits: moves by 0.3", "olmo3: starts fails now"]
+    unrun = ChangedFunction("m", "other", ROWS, 90, ["+  return 3"], 2, nearest="a row is needed")
+    unrun.unrun = [UnrunLine(91, "return 3")]
+    return [unrun, *functions]
+
+
+def test_the_first_screen_has_each_changed_function_the_worst_first() -> None:
+    run = make_run()
+    run.functions = make_functions(4)
+    lines = render_terminal(run).splitlines()
+    names = ["count_1", "other", "count_2", "count_3"]
+    places = [next(n for n, line in enumerate(lines) if name in line) for name in names]
+    assert places == sorted(places)
+    text = "\n".join(lines)
+    assert "zoo olmo3, zoo llama and 1 other" in text
+    # The evidence stands below the lines that it comes from.
+    assert text.index("+  return 2") < text.index("moves by 0.3")
+    results = json.loads(sarif.render_sarif(run))["runs"][0]["results"]
+    (note,) = [one for one in results if one["ruleId"] == "line-not-run"]
+    assert note["locations"][0]["physicalLocation"]["region"]["startLine"] == 91
+
+
+def test_a_comment_has_at_most_thirty_lines() -> None:
+    run = add_everything(make_run())
+    run.functions = make_functions(40)
+    text = markdown.render_markdown(run)
+    assert len(text.splitlines()) <= 30
+    assert "moves by 0.3" in text
+    assert "more on the page" in text
+
+
+def test_what_is_not_run_is_amber() -> None:
+    run = make_run()
+    run.functions = make_functions(2)[:1]
+    assert render_terminal(run).splitlines()[-2].startswith("amber  Not run: 1 of 2 changed lines")
+    assert "AMBER" in markdown.render_markdown(run)
+    assert 'class="summary is-amber"' in page.render_page(run)
 
 
 def test_a_comment_fits_into_what_github_allows() -> None:
