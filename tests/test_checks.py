@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import forked
 import pytest
@@ -17,10 +16,8 @@ from fixture_types import Output, Patch
 from harness.cli import kernel_checks
 from harness.core.missing_package import describe_missing_torch
 from harness.patching.child_environment import STARTUP_FOLDER
-from harness.sanitizer import watch
 from harness.sanitizer.gpu.kernel_summaries import KernelSummaries
 from harness.sanitizer.violations.facts import shorten_path
-from harness.sanitizer.watch import activation
 from harness.sanitizer.watch.gpu_libraries import LoadedGpuLibraries, has_gpu_code
 from harness.sanitizer.watch.report_files import (
     CHECKS_VARIABLE,
@@ -261,35 +258,3 @@ def test_a_process_waits_for_who_launches_and_loads_nothing_before(tmp_path: Pat
     inductors = "torch._inductor.runtime.triton_heuristics"
     assert run_code(requested)[:2] == [f"[] {ours}", ours]
     assert run_code({})[:2] == ["[] triton.runtime.jit", inductors]
-
-
-@pytest.mark.parametrize("inductor", [True, False])
-def test_checks_begin_with_tritons_own_launcher(inductor: bool, monkeypatch: Patch) -> None:
-    """Else the hook of the first launch would be taken for Triton's launcher, and call itself."""
-
-    class JITFunction:
-        def run(self, *_: object, **__: object) -> str:
-            return "as it was"
-
-    class CachingAutotuner(JITFunction):
-        def run(self, *_: object, **__: object) -> str:
-            return "Inductor's"
-
-    own, found = JITFunction.run, []
-
-    def start_checks() -> SimpleNamespace:
-        found.append(JITFunction.run)
-        return SimpleNamespace(run=lambda *_: "checked", start_inductor=lambda: None)
-
-    process = SimpleNamespace(ensure_launcher=start_checks)
-    monkeypatch.setitem(sys.modules, "harness.sanitizer.watch.checked_process", process)
-    monkeypatch.setattr(watch, "checked_process", process, raising=False)
-    monkeypatch.setattr(activation, "_replaced_launchers", [])
-    monkeypatch.delitem(sys.modules, "torch.multiprocessing.reductions", raising=False)
-    activation._replace_triton_launcher(SimpleNamespace(JITFunction=JITFunction))
-    activation._replace_inductor_launcher(SimpleNamespace(CachingAutotuner=CachingAutotuner))
-    if inductor:
-        assert CachingAutotuner().run() == "Inductor's"
-    else:
-        assert JITFunction().run(grid=(1,), warmup=False) == "checked"
-    assert found == [own]

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from harness.cli.command_parser import find_nearest_word
 from harness.core.errors import UnfixError
+from harness.core.wording import find_nearest_word
 from harness.runs.audit.kernel_targets import is_targeted
 from harness.runs.audit.release_files import iterate_sources
 from harness.runs.kernels.cuda_sources import CudaSources, read_cuda_sources

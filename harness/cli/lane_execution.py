@@ -26,21 +26,20 @@ class LaneProgress(ProgressBars, LaneListener):
         self, run: LaneRun, noun: str, list_problems: Callable[[Any], Sequence[str]]
     ) -> None:
         super().__init__()
-        self.noun, self.list_problems = noun, list_problems
+        self.run, self.noun, self.list_problems = run, noun, list_problems
         self.task = self.bar.add_task(f"SGLang {run.release}: importing", total=None)
         if self.bar.disable:
             self.print_line(f"SGLang {run.release} on a virtual GPU: importing")
 
     def report_import(self, seconds: float) -> None:
         self.print_line(f"imported in {seconds:.0f} s")
+        self.bar.update(self.task, description=self.noun, total=len(self.run.planned))
 
     def report_result(self, run: LaneRun, result: Any) -> None:
         done, planned = len(run.results), len(run.planned)
         self.bar.update(self.task, description=self.noun, completed=done, total=planned)
         for problem in self.list_problems(result):
             self.print_line(f"{result.name}: {problem}")
-        if self.bar.disable:
-            self.log_occasionally(f"{done} of {planned} {self.noun}")
 
 
 def execute_in_lanes(

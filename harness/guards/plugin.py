@@ -33,6 +33,7 @@ from harness.guards import (
     unrunnable_guards,
 )
 from harness.guards.cells import GUARDED_STATUS
+from harness.patching.import_runs import EVERYBODY, RUNS
 from harness.patching.live_engine import engine
 from harness.toggles import ToggleContext
 
@@ -103,6 +104,20 @@ def prepare_session(config: pytest.Config) -> None:
 
 
 # Collecting
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests() -> Generator[None, Any, Any]:
+    with RUNS.record(EVERYBODY):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """Record the code that files of tests run: a live toggle comes too late for its results."""
+    is_prepared = collector.config.stash.get(IS_PREPARED, False)
+    with RUNS.record(str(collector.path) if is_prepared else ""):
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -26,7 +26,7 @@ from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
 
 ValueT = TypeVar("ValueT")
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 SCHEMA = (
     "CREATE TABLE runs (kind TEXT, id TEXT, started TEXT, status TEXT, process TEXT, data TEXT, "
     "PRIMARY KEY (kind, id))",

@@ -7,24 +7,27 @@ and `load_whole` fills the list from `items` again.
 
 from __future__ import annotations
 
+import contextlib
 import re
+import time
 from collections.abc import Iterator
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 
 import msgspec
 
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus
 from harness.store.database import Store, encode_json
 from harness.store.writer_process import identify_this_process, is_process_alive
 
 # An id names files, such as the page of a run, and a store may come from elsewhere.
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
-ENDED_STATUSES = ("finished", "done")
 
 
 class StoredRun(Protocol):
     id: str
-    status: str
+    status: RunStatus
+    seconds: float
 
 
 ListedRunT = TypeVar("ListedRunT", bound=StoredRun)  # a listed run, without its items
@@ -51,16 +54,29 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
             row = self.store.db.execute(
                 "SELECT status, process FROM runs WHERE kind = ? AND id = ?", (self.kind, run.id)
             ).fetchone()
-            if row and resolve_status(*row) == "running":
+            if row and resolve_status(*row) is RunStatus.RUNNING:
                 raise UnfixError(f"{self.noun} {run.id} is still running")
-            self._write_run(run, "running")
+            self._write_run(run, RunStatus.RUNNING)
+
+    @contextlib.contextmanager
+    def record_run(self, run: WholeRunT) -> Iterator[None]:
+        """Store a run when it begins and when it ends: as stopped, if the block raises."""
+        started = time.monotonic() - run.seconds
+        self.begin(run)
+        run.status = RunStatus.STOPPED
+        try:
+            yield
+            run.status = RunStatus.FINISHED
+        finally:
+            run.seconds = time.monotonic() - started
+            self.save(run)
 
     def save(self, run: WholeRunT) -> None:
         """Write a run's own row with its present status."""
         with self.store.write_transaction():
             self._write_run(run, run.status)
 
-    def _write_run(self, run: WholeRunT, status: str) -> None:
+    def _write_run(self, run: WholeRunT, status: RunStatus) -> None:
         self._replace_row(
             *("runs", self.kind, run.id, self._format_started(run), status),
             *(identify_this_process(), self._encode_run(run, status)),
@@ -69,7 +85,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
     def _format_started(self, run: Any) -> str:
         return str(run.started)
 
-    def _encode_run(self, run: Any, status: str) -> str:
+    def _encode_run(self, run: Any, status: RunStatus) -> str:
         empty: dict[str, Any] = {name: [] for name in self.item_types}
         return encode_json(msgspec.structs.replace(run, **empty, status=status))
 
@@ -175,7 +191,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
         """Return whether the other copy has more; the row of an unfinished run may have grown."""
         own = self.measure_progress(own_run)
         return their_progress > own or (
-            their_progress == own and own_run.status not in ENDED_STATUSES
+            their_progress == own and own_run.status is not RunStatus.FINISHED
         )
 
     def measure_progress(self, run: ListedRunT) -> tuple[Any, ...]:
@@ -183,7 +199,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
         ((outcomes, items),) = self.store.query(
             "SELECT count(outcome), count(*) FROM items WHERE run = ?", run.id
         )
-        return run.status in ENDED_STATUSES, outcomes, items
+        return run.status is RunStatus.FINISHED, outcomes, items
 
     def _copy_run(self, other: Self, run_id: str) -> None:
         """Replace a run's rows by those of another store."""
@@ -200,6 +216,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
                     self._replace_row(table, *row)
 
 
-def resolve_status(status: str, process: str) -> str:
+def resolve_status(status: str, process: str) -> RunStatus:
     """Return the status of a run; `running` becomes `stopped` when its process is gone."""
-    return "stopped" if status == "running" and not is_process_alive(process) else status
+    is_gone = status == RunStatus.RUNNING and not is_process_alive(process)
+    return RunStatus.STOPPED if is_gone else RunStatus(status)

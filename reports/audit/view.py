@@ -7,18 +7,19 @@ import functools
 import linecache
 import zipfile
 
+from harness.core.outcomes import Verdict
 from harness.core.wording import format_count
 from harness.runs.audit.deployment_ranks import DeploymentFinding
-from harness.runs.audit.findings import AuditFinding, FindingKind, KernelVerdict
+from harness.runs.audit.findings import AuditFinding, FindingKind
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.store.rehearse.values import FindingRank
 from reports.shared.tables import ReportTable, TableCell, TableRows, make_code_cell
 
 VERDICT_TONES = {
-    KernelVerdict.SAFE: "good",
-    KernelVerdict.OVERFLOWS: "broken",
-    KernelVerdict.OVERRUNS: "broken",
-    KernelVerdict.UNKNOWN: "bug",
+    Verdict.SAFE: "good",
+    Verdict.OVERFLOWS: "broken",
+    Verdict.OVERRUNS: "broken",
+    Verdict.CANNOT_TELL: "bug",
 }
 
 
@@ -136,7 +137,7 @@ def count_unknown_reasons(audit: ReleaseAudit) -> list[tuple[str, int]]:
     """Count the reasons of kernels with an unknown verdict, the most frequent first."""
     counts: dict[str, int] = {}
     for kernel in audit.kernels:
-        if kernel.verdict is KernelVerdict.UNKNOWN:
+        if kernel.verdict is Verdict.CANNOT_TELL:
             for reason in kernel.reasons[:1]:
                 counts[reason] = counts.get(reason, 0) + 1
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

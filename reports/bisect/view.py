@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.store.bisect.values import BisectAnswer, BisectSearch, BisectTrial, ToggleSearch
+from harness.core.outcomes import Verdict
+from harness.store.bisect.values import ANSWERS, BisectSearch, BisectTrial, ToggleSearch
 from harness.store.prove.values import ToggleFacts
 
 GLYPHS = {
-    BisectAnswer.PASSES: "✓",
-    BisectAnswer.FAILS: "✕",
-    BisectAnswer.CANNOT_TELL: "?",
+    Verdict.PASSES: "✓",
+    Verdict.FAILS: "✕",
+    Verdict.CANNOT_TELL: "?",
     None: "~",
 }
 TONES = {
-    BisectAnswer.PASSES: "good",
-    BisectAnswer.FAILS: "broken",
-    BisectAnswer.CANNOT_TELL: "unreached",
+    Verdict.PASSES: "good",
+    Verdict.FAILS: "broken",
+    Verdict.CANNOT_TELL: "unreached",
     None: "toothless",
 }
 DIRECTION_VERBS = {"revert": "reverts it in", "enable": "applies it to"}
@@ -42,15 +43,15 @@ class SearchRow:
         return self.trials[0]
 
     @property
-    def answer_counts(self) -> dict[BisectAnswer, int]:
+    def answer_counts(self) -> dict[Verdict, int]:
         return {
             answer: count
-            for answer in BisectAnswer
+            for answer in ANSWERS
             if (count := sum(trial.answer is answer for trial in self.trials))
         }
 
     @property
-    def answer(self) -> BisectAnswer | None:
+    def answer(self) -> Verdict | None:
         """The answer of all the runs; None if they disagree."""
         return self.first_trial.answer if len(self.answer_counts) == 1 else None
 

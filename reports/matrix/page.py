@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.store.matrix.values import AttemptOutcome, MatrixCellResult, MatrixRun
+from harness.core.outcomes import Outcome
+from harness.store.matrix.values import MatrixCellResult, MatrixRun
 from reports.matrix import view
 from reports.matrix.view import OUTCOME_MARKS, MatrixView
 from reports.shared import html_file
@@ -44,7 +45,7 @@ def make_index(matrix_view: MatrixView) -> dict[str, Any]:
     run = matrix_view.run
     axes: dict[str, dict[str, int]] = {}
     marks = {word: place for place, word in enumerate(OUTCOME_MARKS)}
-    green = [cell for cell in run.cells if cell.outcome is AttemptOutcome.GREEN]
+    green = [cell for cell in run.cells if cell.outcome is Outcome.PASSED]
     rows = [_make_row(cell, axes, marks) for cell in [*matrix_view.failures, *green]]
     return {
         "families": [],

@@ -16,6 +16,7 @@ from rich.console import Console
 from harness.cli import options, progress_display
 from harness.cli.fuzz.progress import FuzzProgress
 from harness.core import paths
+from harness.core.outcomes import RunStatus
 from harness.runs.fuzz import failure_files, failure_identity
 from harness.runs.fuzz.worker import find_function_lines
 from harness.store.fuzz.values import (
@@ -147,7 +148,8 @@ def make_run() -> FuzzRun:
     ]
     coverage = [FileCoverage("1.0", "sglang/a.py", 3, 4, 10, 200)]
     run = FuzzRun("fuzz-1", "2026-01-01T00:00:00+00:00", 7, 60.0, seconds=32.0, search_seconds=20.0)
-    run.status, run.tests, run.coverage, run.failures = "finished", tests, coverage, [failure]
+    run.tests, run.coverage, run.failures = tests, coverage, [failure]
+    run.status = RunStatus.FINISHED
     tests[0].exhausted = tests[1].exhausted = True
     run.problems = ["a worker [2] ended"]
     return run

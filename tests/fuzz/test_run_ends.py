@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -16,9 +18,10 @@ from nights import Nights, by_test, read_failures
 
 from harness.core.errors import NotReadyError
 from harness.runs.fuzz.release_search import GRACE_SECONDS
-from harness.runs.fuzz.runner import FuzzDriver
+from harness.runs.fuzz.runner import FuzzDriver, FuzzListener
 from harness.store.database import Store
 from harness.store.fuzz.table import FuzzTable
+from harness.store.fuzz.values import FuzzRun
 
 PASSING = """
 @guards("toy-plain")
@@ -192,6 +195,32 @@ def test_a_later_release_whose_import_outlasts_the_run_is_no_green_run() -> None
     words = "5 s were over before SGLang 1.0.0 was imported: say more with --for"
     with pytest.raises(NotReadyError, match=words):
         runner.enforce_limits(release, now=101.0)
+
+
+def test_a_second_signal_waits_until_what_was_found_is_recorded() -> None:
+    """The run is stopped, or its engine failed: the slices that run have failures in files."""
+
+    class Files:
+        def read_note(self) -> SimpleNamespace:
+            os.kill(os.getpid(), signal.SIGINT)
+            return SimpleNamespace(examples=5)
+
+        def read_failures(self) -> list[object]:
+            return []
+
+    found = [SimpleNamespace(examples=0), SimpleNamespace(examples=0)]
+    release: Any = SimpleNamespace(has_ended=True, code_files=[], end_workers=lambda: None)
+    release.get_files = lambda each: Files()
+    release.running = {
+        number: SimpleNamespace(item=SimpleNamespace(test_state=SimpleNamespace(test_result=one)))
+        for number, one in enumerate(found)
+    }
+    request: Any = SimpleNamespace(targets=[], jobs=1, seconds=5.0)
+    driver = FuzzDriver(request, FuzzRun("fuzz-1", "2026-01-01T00:00:00+00:00"), FuzzListener())
+    driver.releases = [release]
+    with contextlib.suppress(KeyboardInterrupt):
+        driver.run_to_end()
+    assert [one.examples for one in found] == [5, 5]
 
 
 def test_a_file_that_cannot_be_collected_is_a_problem(nights: Nights) -> None:

@@ -20,11 +20,10 @@ from simulated import SimulatedNights
 from harness.cli.main import main
 from harness.cli.report import failure_search
 from harness.core.errors import UnfixError
+from harness.core.outcomes import Verdict
 from harness.runs.history import time_window
 from harness.runs.history.resource_prices import ResourcePrices, parse_prices
 from harness.runs.history.search_suggestion import SuggestedSearch
-from harness.store.eval.values import ComparisonVerdict
-from harness.store.mutate.values import FaultOutcome as Fate
 from reports.history import charts
 from reports.history import page as history_page
 from reports.history.view import HistoryView
@@ -112,8 +111,8 @@ def test_a_store_of_another_format(nights: SimulatedNights, capsys: Output) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--price", "cpu=1"], "it goes with --since"),
-        (["--issues", "x"], "it goes with --since"),
+        (["--price", "cpu=1"], "needs --since TIME"),
+        (["--issues", "x"], "needs --since TIME"),
         (["--since", "3d", "--list"], "name none, leave out --list"),
         (["--since", "3d", "--junit", "x"], "no JUnit"),
         (["--since", "3d", "--bisect", "3m"], "say where they go"),
@@ -139,7 +138,7 @@ def test_stores_of_machines_are_merged(
     nights.prove(2, {"27460": "o"})
     other.matrix(3, {"a": "x"})
     other.fuzz(3, ("0.5.18-padding-AssertionError-1",))
-    other.evaluation(3, ComparisonVerdict.SAME)
+    other.evaluation(3, Verdict.SAME)
     into = tmp_path / "history" / "runs.sqlite"  # absent from the first of all nights
     words = ["report", "--since", "9d", "--json", "--store", str(into), "--merge"]
     for _ in range(2):  # a run that is merged twice counts once
@@ -242,8 +241,8 @@ def test_a_failure_of_fuzzing_brings_its_file(nights: SimulatedNights) -> None:
 
 
 def test_a_fault_that_survives_brings_its_diff_and_who_passed_it(nights: SimulatedNights) -> None:
-    nights.mutate(1, {"aaaa": Fate.KILLED})
-    nights.mutate(2, {"aaaa": Fate.SURVIVED})
+    nights.mutate(1, {"aaaa": Verdict.KILLED})
+    nights.mutate(2, {"aaaa": Verdict.SURVIVED})
     (text,) = write_issues(nights).values()
     assert "-a + 1" in text
     assert "passed by suites/pool_sizing/test_pool_sizing.py::test_rows" in text
@@ -256,7 +255,7 @@ def test_a_failure_that_no_search_fits_says_why(nights: SimulatedNights) -> None
     nights.prove(2, {"27460": "t"})
     (text,) = write_issues(nights).values()
     assert "No search fits: a guard that is toothless shows no failure" in text
-    nights.evaluation(2, ComparisonVerdict.DIFFERS)
+    nights.evaluation(2, Verdict.DIFFERS)
     (text,) = [text for text in write_issues(nights).values() if "eval" in text]
     assert "No search fits: an evaluation serves two configurations" in text
     assert "unfix eval cpu --only triton" in text

@@ -84,8 +84,8 @@ def test_the_same_cells_come_to_the_same_here_and_on_ray(on_ray: Any, tmp_path: 
     show = 'echo "$CUDA_VISIBLE_DEVICES,$OMP_NUM_THREADS,$(env | grep -c ^RAY_),$PWD"'
     flaky = "test -e $HERE.flag || { touch $HERE.flag; exit 1; }"
     ends = {
-        "green": show, "red": "exit 1", "error": "exit 2", "not-ready": "exit 3",
-        "crash": "kill -SEGV $$", "hang": "sleep 610 & sleep 610", "flaky": flaky,
+        "passed": show, "failed": "exit 1", "error": "exit 2", "not-ready": "exit 3",
+        "segfault": "kill -SEGV $$", "hang": "sleep 610 & sleep 610", "flaky": flaky,
     }  # fmt: skip
     shown_attempts = []
     for place, executor in (("ray", on_ray), ("local", LocalExecutor(1, MachineDevices(1.0)))):
@@ -98,9 +98,9 @@ def test_the_same_cells_come_to_the_same_here_and_on_ray(on_ray: Any, tmp_path: 
         shown_attempts.append({name: [(a.outcome, a.how, a.number, a.last) for a in tried]
                      for name, tried in attempts.items()})  # fmt: skip
         assert all(result.outcome_word == name for name, result in found.items())
-        logs = (tmp_path / place / "green" / "log").read_text()
+        logs = (tmp_path / place / "passed" / "log").read_text()
         assert logs == f",1,0,{tmp_path / place}\n"
-        assert (tmp_path / place / "red" / "log.1").exists()
+        assert (tmp_path / place / "failed" / "log.1").exists()
     assert shown_attempts[0] == shown_attempts[1]
 
 
@@ -136,10 +136,10 @@ def test_a_killed_node_loses_only_its_cells(cluster: Cluster, on_ray: Any, tmp_p
         # The victim may run again elsewhere: another node like it starts once the first has gone.
         cluster.add_node(**NODE, resources={"doomed": 1})
         found = running.result(PATIENCE_SECONDS)
-    assert {result.outcome_word for result in found.values()} == {"green"}
+    assert {result.outcome_word for result in found.values()} == {"passed"}
     lost = {name for name, result in found.items() if result.lost_attempt_count}
     assert lost == {"victim"}
-    assert [one.outcome.value for one in found["victim"].attempts] == ["lost", "green"]
+    assert [one.outcome.value for one in found["victim"].attempts] == ["lost", "passed"]
     assert all(len((tmp_path / f"c{n}.ran").read_text()) == 1 for n in range(6))
     (tmp_path / "seen").touch()
     first = int((tmp_path / "victim.pid").read_text().split()[0])
@@ -166,7 +166,7 @@ def test_a_cell_that_no_node_can_run_ends_at_once_and_the_others_run(
     # A cell that waits for such a node would wait for ever.
     found = run_cells(cells, on_ray, tmp_path)
     assert {name: result.outcome_word for name, result in found.items()} == {
-        **dict.fromkeys(("gpu", "many", "tpu"), "not-ready"), "npu": "green", "fine": "green"
+        **dict.fromkeys(("gpu", "many", "tpu"), "not-ready"), "npu": "passed", "fine": "passed"
     }  # fmt: skip
     assert found["gpu"].attempts[0].how == "no node has GPU (1 needed, 0 at most)"
     assert found["tpu"].attempts[0].how == "no node has tpu (2 needed, 0 at most)"
@@ -183,7 +183,7 @@ def test_a_node_gone_for_good_is_not_ready(cluster: Cluster, on_ray: Any, tmp_pa
         wait_until((tmp_path / "there").exists)
         cluster.remove_node(leaving, allow_graceful=False)
         found = running.result(PATIENCE_SECONDS)
-    assert found["fine"].outcome_word == "green"
+    assert found["fine"].outcome_word == "passed"
     assert found["stays"].outcome_word == "not-ready"
     assert found["stays"].attempts[0].outcome.value == "lost"
     assert "no node has leaving" in found["stays"].attempts[-1].how
@@ -195,7 +195,7 @@ def test_a_lost_driver_leaves_nothing_and_is_gone_on_with(cluster: Cluster, driv
     drive.write(make_cell("done", drive.marks("done")), make_cell("long", long))
     words = ["--on", "ray", "--address", cluster.address]
     running = drive.start(*words)
-    wait_until(lambda: drive.flag("there").exists() and drive.newest().counts.get("green") == 1)
+    wait_until(lambda: drive.flag("there").exists() and drive.newest().counts.get("passed") == 1)
     running.kill()
     running.communicate()
     pid = int(drive.flag("pid").read_text())
@@ -204,7 +204,7 @@ def test_a_lost_driver_leaves_nothing_and_is_gone_on_with(cluster: Cluster, driv
     resumed = drive.start(*words, "--resume")
     assert resumed.communicate(timeout=PATIENCE_SECONDS)
     assert resumed.returncode == 0
-    assert drive.words() == {"done": "green", "long": "green"}
+    assert drive.words() == {"done": "passed", "long": "passed"}
     assert (drive.times("done"), drive.times("long")) == (1, 2)
     assert drive.newest().where == "ray"
 

@@ -18,8 +18,8 @@ from driving import RAY_WARNINGS, Drive, make_cell
 from fixture_types import Patch
 
 from harness.core import paths
+from harness.core.outcomes import Outcome
 from harness.runs.matrix import code_shipping
-from harness.store.matrix.values import AttemptOutcome as Outcome
 from harness.store.matrix.values import CellAttempt
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def test_a_node_without_unfix_gets_it_by_ship(cluster: Cluster, home: Path, driv
     assert "--ship" in bare.how
     brought = run_from_elsewhere(cluster, drive, "--ship")
     node_home = home / ".cache" / "unfix"
-    assert brought.outcome is Outcome.GREEN, brought
+    assert brought.outcome is Outcome.PASSED, brought
     assert brought.output.split() == [
         str(node_home / "checkout" / "harness" / "__init__.py"),
         str(node_home),

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from harness.core import code_digest, paths
+from harness.core.outcomes import Outcome
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.mutate import line_coverage
 from harness.runs.mutate.line_coverage import CoverageRecord, GuardCoverage
-from harness.store.prove.values import SideOutcome
 from harness.workers.release_target import ReleaseTarget
 
 FILES = [
@@ -134,10 +134,10 @@ def test_a_change_in_one_suite_costs_the_record_of_that_suite_alone(tmp_path: Pa
         (tmp_path / suite / "test_it.py").write_text("")
         name = f"{suite}/test_it.py::test_it"
         digest = line_coverage.digest_suite(name, tmp_path)
-        guards[name] = GuardCoverage(name, SideOutcome.PASSED, 1.0, suite=digest)
+        guards[name] = GuardCoverage(name, Outcome.PASSED, 1.0, suite=digest)
     failed = "one/test_it.py::test_ill"
     ill = GuardCoverage(
-        failed, SideOutcome.OUT_OF_MEMORY, 1.0, suite=guards["one/test_it.py::test_it"].suite
+        failed, Outcome.OUT_OF_MEMORY, 1.0, suite=guards["one/test_it.py::test_it"].suite
     )
     file = tmp_path / "record.json"
     line_coverage.save_coverage(file, CoverageRecord("key", {**guards, failed: ill}))

@@ -109,7 +109,7 @@ def test_a_process_without_memory_is_replaced(mutate: Mutate) -> None:
     full = mutate.fault("width", "return rows", raises)
     after = mutate.fault("width", "rows * topk", "topk * rows")
     fates = run_shared(mutate)
-    assert fates[full.id]["fate"] == "out of memory"
+    assert fates[full.id]["fate"] == "out-of-memory"
     assert fates[after.id]["fate"] == "survived"
     by_attempt = [pid for name, pid in read_processes(mutate) if name == "width"]
     assert len(set(by_attempt)) >= 3  # each of two full ones, and one without the fault

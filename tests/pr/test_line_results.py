@@ -5,17 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from harness.core.outcomes import Outcome, RunStatus, Verdict
 from harness.runs.mutate.line_coverage import GuardCoverage
 from harness.runs.pr import changed_guards, line_runs, row_changes
 from harness.store.pr.line_results import ChangedFunction, ReviewResult, UnrunLine
 from harness.store.pr.part_results import ClaimChange, GuardChange, ToggleChange, ToggleEffect
 from harness.store.pr.values import PrPart, PrRun
-from harness.store.prove.values import SideOutcome
 from harness.store.zoo.values import (
     AnswerSketch,
     ArchitectureResult,
     ClaimResult,
-    ClaimVerdict,
     ZooClaim,
     ZooRun,
 )
@@ -25,7 +24,7 @@ UNRUN = UnrunLine(7, "return 1")
 
 
 def make_run(*functions: ChangedFunction) -> PrRun:
-    run = PrRun("1", "", "", "a..b", "ga", "gb", "finished")
+    run = PrRun("1", "", "", "a..b", "ga", "gb", RunStatus.FINISHED)
     run.planned = run.parts = list(PrPart)
     run.functions = list(functions)
     return run
@@ -75,7 +74,7 @@ def test_a_part_that_did_not_end_is_incomplete() -> None:
     assert run.word == "amber"
 
 
-def make_row(error: float, verdict: ClaimVerdict, digest: str, number: float) -> ZooRun:
+def make_row(error: float, verdict: Verdict, digest: str, number: float) -> ZooRun:
     claim = ClaimResult(ZooClaim.REFERENCE, verdict, "", error, 0.02)
     row = ArchitectureResult("olmo3", [claim])
     row.answers = {"logits": AnswerSketch(digest, [number] * 16, 1.0, 100, 0.001)}
@@ -86,20 +85,20 @@ def make_row(error: float, verdict: ClaimVerdict, digest: str, number: float) ->
     ("after", "worse"),
     [
         # The window is off by one: the known reason would explain the error as well.
-        (make_row(0.59, ClaimVerdict.EXPECTED, "b", 5.0), ["answers of logits"]),
-        (make_row(0.70, ClaimVerdict.EXPECTED, "b", 5.0),
+        (make_row(0.59, Verdict.KNOWN, "b", 5.0), ["answers of logits"]),
+        (make_row(0.70, Verdict.KNOWN, "b", 5.0),
          ["equals transformers", "answers of logits"]),
         # A sum in another order: within what rounding does.
-        (make_row(0.58, ClaimVerdict.EXPECTED, "b", 1.00001), []),
-        (make_row(0.58, ClaimVerdict.EXPECTED, "a", 1.0), []),
+        (make_row(0.58, Verdict.KNOWN, "b", 1.00001), []),
+        (make_row(0.58, Verdict.KNOWN, "a", 1.0), []),
         # The bug is mended, so that the answers have to move.
-        (make_row(0.001, ClaimVerdict.HOLDS, "b", 5.0), []),
+        (make_row(0.001, Verdict.HOLDS, "b", 5.0), []),
     ],
 )  # fmt: skip
 def test_a_difference_counts_whether_or_not_the_claim_has_a_known_reason(
     after: ZooRun, worse: list[str]
 ) -> None:
-    before = make_row(0.58, ClaimVerdict.EXPECTED, "a", 1.0)
+    before = make_row(0.58, Verdict.KNOWN, "a", 1.0)
     changes = row_changes.compare_rows(before, after)
     assert [one.claim for one in changes if one.is_worse] == worse
     run = make_run(make_function(ran_by=["zoo olmo3"]))
@@ -116,9 +115,9 @@ def test_a_stale_fix_is_judged_by_its_guard() -> None:
     stale = ToggleChange("27460", "rows", "crash", ToggleEffect.STALE, "fixed", "stale", path=PATH)
     change = GuardChange("suites/a/t.py::test_rows", "27460", "proven", "stale", "passed", "")
     outcomes = [
-        (SideOutcome.FAILED, ReviewResult.WORSE),
-        (SideOutcome.PASSED, ReviewResult.SAME),
-        (SideOutcome.NA, ReviewResult.NOT_RUN),
+        (Outcome.FAILED, ReviewResult.WORSE),
+        (Outcome.PASSED, ReviewResult.SAME),
+        (Outcome.NA, ReviewResult.NOT_RUN),
     ]
     for outcome, result in outcomes:
         guard = msgspec.structs.replace(change)

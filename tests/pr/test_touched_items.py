@@ -28,6 +28,7 @@ from harness.cli import guard_runs
 from harness.cli.pr import item_parts
 from harness.cli.pr.review import Review
 from harness.core import paths
+from harness.core.outcomes import RunStatus, Verdict
 from harness.releases.managed_releases import get_newest_release
 from harness.runs.pr import row_changes, source_change, touched_items
 from harness.runs.pr.touched_items import ChangedNames
@@ -40,13 +41,7 @@ from harness.store.pr.values import PrPart, PrRun
 from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import RehearsalRun
 from harness.store.zoo.table import ZooTable
-from harness.store.zoo.values import (
-    ArchitectureResult,
-    ClaimResult,
-    ClaimVerdict,
-    ZooClaim,
-    ZooRun,
-)
+from harness.store.zoo.values import ArchitectureResult, ClaimResult, ZooClaim, ZooRun
 from reports.pr import view
 from reports.shared.tables import make_mark
 
@@ -192,7 +187,7 @@ def test_a_budget_that_leaves_no_item_is_not_green(
     review = make_review(tmp_path, store, budget=300.0)
     monkeypatch.setattr(Review, "seconds_left", 300.0)
     item_parts.rehearse_deployments(review)
-    review.run.parts, review.run.status = [PrPart.REHEARSE], "finished"
+    review.run.parts, review.run.status = [PrPart.REHEARSE], RunStatus.FINISHED
     review.judge_lines()
     (problem,) = review.run.problems
     assert problem.startswith("incomplete: python/sglang/srt/rows.py:10: ")
@@ -233,7 +228,7 @@ def test_a_deployment_is_rehearsed_on_both_ends_and_breaks_only_where_it_ran_bef
     rehearsals.failure_of_head = failure
     review = make_review(tmp_path, store, budget=300.0)
     item_parts.rehearse_deployments(review)
-    review.run.parts, review.run.status = [PrPart.REHEARSE], "finished"
+    review.run.parts, review.run.status = [PrPart.REHEARSE], RunStatus.FINISHED
     assert rehearsals.calls == [("base", [SMALL]), ("head", [SMALL])]
     assert review.run.green is not is_broken
     (section,) = view.make_sections(review.run)
@@ -288,10 +283,10 @@ def test_an_item_that_was_killed_is_not_recorded(
 def test_an_architecture_that_a_release_lacks_is_recorded(store: Store) -> None:
     results = [
         ArchitectureResult("gone", absent="no such type"),
-        ArchitectureResult("killed", [ClaimResult(ZooClaim.STARTS, ClaimVerdict.FAILS)]),
+        ArchitectureResult("killed", [ClaimResult(ZooClaim.STARTS, Verdict.FAILS)]),
     ]
     run = make_zoo_run(*results)
-    run.status = "finished"
+    run.status = RunStatus.FINISHED
     ZooTable(store).begin(run)
     for number, result in enumerate(results):
         ZooTable(store).save_result(run.id, number, result)
@@ -305,14 +300,14 @@ def make_zoo_run(*results: ArchitectureResult) -> ZooRun:
 
 
 def test_an_architecture_that_the_change_removes_is_lost() -> None:
-    holding = [ClaimResult(ZooClaim.STARTS, ClaimVerdict.HOLDS)]
+    holding = [ClaimResult(ZooClaim.STARTS, Verdict.HOLDS)]
     gone = ArchitectureResult("llama", absent="SGLang runs it through transformers' own code")
     never = ArchitectureResult("zaya", absent="no such type")
     before = make_zoo_run(ArchitectureResult("llama", holding), never)
     (change,) = row_changes.compare_rows(before, make_zoo_run(gone, never))
     assert change == ClaimChange("llama", "starts", "holds", "absent", gone.absent)
     assert change.is_lost
-    run = PrRun("1", "", "", "a..b", "a", "b", "finished", claims=[change])
+    run = PrRun("1", "", "", "a..b", "a", "b", RunStatus.FINISHED, claims=[change])
     assert run.model_problems == [f"llama: starts held and is absent now: {gone.absent}"]
     run.parts, run.claims = [PrPart.ZOO], [change, ClaimChange("zaya", "starts", "fails", "absent")]
     (section,) = view.make_sections(run)

@@ -11,6 +11,7 @@ from reviewed_files import ROWS
 from harness.cli import guard_runs
 from harness.cli.pr.review import Review
 from harness.cli.rehearse import command as rehearse_command
+from harness.core.outcomes import RunStatus
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.pr import source_change
 from harness.runs.pr.request import PrRequest
@@ -50,7 +51,7 @@ def make_result(name: str, functions: dict[str, list[str]], seconds: float) -> D
 
 
 def make_run(release: str, results: list[DeploymentResult]) -> RehearsalRun:
-    run = RehearsalRun(id=f"run-{release}", started="", release=release, status="finished")
+    run = RehearsalRun(id=f"run-{release}", started="", release=release, status=RunStatus.FINISHED)
     run.deployments, run.planned = results, [one.name for one in results]
     run.has_thresholds = False
     return run

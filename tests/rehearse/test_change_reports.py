@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli.rehearse.command import show_changes
+from harness.core.outcomes import RunStatus
 from harness.store.rehearse.values import (
     DeploymentChange,
     DeploymentResult,
@@ -29,7 +30,10 @@ def make_run(release: str, slots: int, weights: int) -> RehearsalRun:
         launches=[launch],
     )
     run = RehearsalRun(
-        id=f"of-{release}", started="2026-01-01T00:00:00+00:00", release=release, status="finished"
+        id=f"of-{release}",
+        started="2026-01-01T00:00:00+00:00",
+        release=release,
+        status=RunStatus.FINISHED,
     )
     run.deployments = [one]
     return run

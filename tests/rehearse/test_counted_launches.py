@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
+from harness.core.outcomes import RunStatus
 from harness.store.rehearse.values import (
     DeploymentResult,
     RehearsalRun,
@@ -31,7 +32,7 @@ def make_run(passed: int) -> RehearsalRun:
     ]
     one = DeploymentResult("lite", "m", "H200", 8, phases=phases, launches=[launch])
     run = RehearsalRun(
-        id="r", started="2026-01-01T00:00:00+00:00", release="0.5.23", status="finished"
+        id="r", started="2026-01-01T00:00:00+00:00", release="0.5.23", status=RunStatus.FINISHED
     )
     run.deployments = [one]
     return run

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from harness.core.outcomes import RunStatus, Verdict
 from harness.runs.audit.deployment_ranks import make_ranks
-from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict
+from harness.runs.audit.findings import AuditFinding, KernelAudit
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.runs.rehearse.comparison import compare_runs
 from harness.runs.rehearse.memory_ranks import rank_by_memory
@@ -41,7 +42,7 @@ def make_run(
         launches=[make_launch("walk", extent)],
         findings=findings,
     )
-    run = RehearsalRun(id="r", started="", release="0.5.23", status="finished")
+    run = RehearsalRun(id="r", started="", release="0.5.23", status=RunStatus.FINISHED)
     run.deployments = [deployment]
     return run
 
@@ -103,7 +104,7 @@ def make_audit_finding(line: int) -> AuditFinding:
 
 def test_an_audits_findings_are_ranked_by_line_and_only_rehearsed_ones_make_it_red() -> None:
     findings = tuple(make_audit_finding(line) for line in (1, 2, 3))
-    kernel = KernelAudit("walk", "m", "a.py", 1, KernelVerdict.OVERFLOWS, 3, findings)
+    kernel = KernelAudit("walk", "m", "a.py", 1, Verdict.OVERFLOWS, 3, findings)
     audit = ReleaseAudit("0.5.23", (kernel,), "", 1)
     assert audit.is_red  # without a rehearsal any finding counts
     ranks = make_ranks(

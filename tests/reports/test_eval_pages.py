@@ -18,10 +18,11 @@ from evaluated import (
 )
 from rendering import assert_fits, show_page, to_text
 
+from harness.core.outcomes import RunStatus, Verdict
 from harness.store.eval.values import (
+    COMPARISON_VERDICTS,
     AnswerDifference,
     ComparisonResult,
-    ComparisonVerdict,
     ItemAnswer,
     PlantedFault,
 )
@@ -44,8 +45,8 @@ def problems_with(**changes: Any) -> list[str]:
 def test_only_a_finished_evaluation_with_comparisons_is_green() -> None:
     evaluation = make_fine_evaluation()
     assert evaluation.problems == []
-    assert problems_with(status="running") == ["it is not done"]
-    assert problems_with(status="stopped") == ["it was stopped before it was done"]
+    assert problems_with(status=RunStatus.RUNNING) == ["the run is still going on"]
+    assert problems_with(status=RunStatus.STOPPED) == ["the run was stopped"]
     assert problems_with(compared=[]) == ["nothing was compared"]
     assert problems_with(compared=evaluation.compared[-1:]) == ["nothing was compared"]  # n/a
     assert "nothing was answered" in problems_with(served=[])
@@ -53,8 +54,8 @@ def test_only_a_finished_evaluation_with_comparisons_is_green() -> None:
     assert problems_with(served=empty, faults=[])[0] == "nothing was answered"
 
 
-@pytest.mark.parametrize("verdict", list(ComparisonVerdict))
-def test_each_unacceptable_verdict_is_red(verdict: ComparisonVerdict) -> None:
+@pytest.mark.parametrize("verdict", COMPARISON_VERDICTS)
+def test_each_unacceptable_verdict_is_red(verdict: Verdict) -> None:
     one = ComparisonResult("base", "cache", "accuracy", "recall", verdict, f"{verdict}: so it is")
     found = problems_with(compared=[*make_fine_evaluation().compared, one])
     good = verdict in ("same", "improved", "equal", "near-tie", "n/a")
@@ -281,7 +282,7 @@ def test_markdown_shows_all_and_escapes_all_text() -> None:
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_terminal_shows_three_tables_and_the_problems(width: int) -> None:
     shown = to_text(terminal.print_run, make_awful_evaluation(), width)
-    for word in ("regressed", "cannot-tell", "no answers", "missed", "unreached", "2.35"):
+    for word in ("regressed", "cannot tell", "no answers", "missed", "unreached", "2.35"):
         assert word in re.sub(r"\s", " ", shown) or width < 100
     assert shown.count("never in cache was not noticed") == 1
     assert ": red\n" in shown

@@ -17,10 +17,11 @@ import sample
 import test_matrix_pages
 from rendering import show_page
 
+from harness.core.outcomes import RunStatus, Verdict
 from harness.runs.audit import audit_record
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.runs.kernels.values import KernelInventory, KernelKind, ListedKernel
-from harness.store.bisect.values import BisectAnswer, BisectSearch, BisectTrial, ToggleSearch
+from harness.store.bisect.values import BisectSearch, BisectTrial, ToggleSearch
 from harness.store.mutate.values import MutationRun
 from harness.store.prove.values import ProveRun
 from harness.store.record_files import read_record_text
@@ -66,9 +67,9 @@ def make_long_search() -> BisectSearch:
     trials = [
         BisectTrial("0.5.23", names[start:], "search", answer, f"exit code {code}", 1.5)
         for start, answer, code in (
-            (0, BisectAnswer.FAILS, 3),
-            (37, BisectAnswer.FAILS, 3),
-            (73, BisectAnswer.FAILS, 3),
+            (0, Verdict.FAILS, 3),
+            (37, Verdict.FAILS, 3),
+            (73, Verdict.FAILS, 3),
         )
     ]
     for trial in trials:
@@ -76,7 +77,7 @@ def make_long_search() -> BisectSearch:
     part = ToggleSearch("toggles", "0.5.23", "revert", names, minimal_sets=[names[73:]], done=True)
     return BisectSearch(
         *("20261121-000000-abcd", "toggles", "2026-11-21T00:00:00+00:00", ["python", "x.py"]),
-        status="finished",
+        status=RunStatus.FINISHED,
         trials=trials,
         toggle_searches=[part],
         verdict="found",

@@ -16,7 +16,8 @@ import sample
 from harness.cli.audit import execution
 from harness.cli.main import main
 from harness.core.files import write_atomically
-from harness.runs.audit.findings import KernelAudit, KernelVerdict
+from harness.core.outcomes import Verdict
+from harness.runs.audit.findings import KernelAudit
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.store.database import Store
 from harness.store.prove.table import ProveTable
@@ -85,7 +86,7 @@ def test_report_names_the_file_that_a_full_disk_refuses(
 def test_audit_names_the_file_that_a_full_disk_refuses(
     option: str, full: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kernel = KernelAudit("walk", "m", "a.py", 1, KernelVerdict.SAFE, 0, ())
+    kernel = KernelAudit("walk", "m", "a.py", 1, Verdict.SAFE, 0, ())
     audit = ReleaseAudit("0.5.23", (kernel,), "limits.yaml", 0)
     monkeypatch.setattr(execution, "_audit_requested_trees", lambda chosen: audit)
     assert main(["audit", "--no-rehearsal", option, str(full)]) == 3
@@ -181,7 +182,7 @@ def test_a_page_names_the_toggles_of_a_proof_or_how_many_there_are() -> None:
 
 
 def test_a_red_audit_is_red_in_the_index(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = KernelAudit("walk", "m", "a.py", 1, KernelVerdict.SAFE, 0, ())
+    kernel = KernelAudit("walk", "m", "a.py", 1, Verdict.SAFE, 0, ())
     audit = ReleaseAudit("0.5.23", (kernel,), "limits.yaml", 0)
     monkeypatch.setattr(execution, "_audit_requested_trees", lambda chosen: audit)
     monkeypatch.setattr(ReleaseAudit, "is_red", True)

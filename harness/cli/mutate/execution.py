@@ -95,7 +95,7 @@ def list_faults(request: MutateRequest, as_json: bool) -> int:
 
 
 def keep_fault(request: MutateRequest, fault_id: str, slug: str, as_json: bool) -> int:
-    """Write a fault as a toggle file under toggles/."""
+    """Write a fault as a toggle file, under toggles/ or in the folder that the call gives."""
     if slug:
         toggle_writer.check_id(slug)
     source, generated = _make_faults_now(request)
@@ -103,7 +103,8 @@ def keep_fault(request: MutateRequest, fault_id: str, slug: str, as_json: bool) 
     toggle = fault_toggles.build_toggle(fault, source.target.sources, source.target.name)
     if slug:
         toggle = msgspec.structs.replace(toggle, id=slug)
-    file = toggle_writer.write_toggle_file(toggle, paths.toggles_folder(), source.catalogue)
+    folder = request.toggles[-1] if request.toggles else paths.toggles_folder()
+    file = toggle_writer.write_toggle_file(toggle, folder, source.catalogue)
     if as_json:
         options.print_json({"kept": str(file), "toggle": toggle.id})
         return 0

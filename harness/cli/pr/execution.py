@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from harness.cli.pr import item_parts, parts
 from harness.cli.pr.review import Review, record_coverage
 from harness.core import machine
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus
 from harness.core.wording import format_count, format_duration
 from harness.releases import added_releases
 from harness.runs.pr import request as requests
@@ -62,7 +64,6 @@ def review_change(request: PrRequest) -> tuple[PrRun, bool]:
         accepted=request.accepted,
     )
     store = Store()
-    PrTable(store).begin(run)
     options.report_status(
         f"{run.base}..{run.head}: {format_count(len(run.files), 'changed file')} of the package, "
         f"{len(run.others)} others; run {run.id}"
@@ -70,18 +71,10 @@ def review_change(request: PrRequest) -> tuple[PrRun, bool]:
     review = Review(request, run, store, targets[0], targets[1], change, started_at)
     run.part_seconds["prepare"] = time.monotonic() - started_at
     review.judge_lines()
-    is_stopped = False
-    try:
+    run.seconds = time.monotonic() - started_at
+    with contextlib.suppress(KeyboardInterrupt), PrTable(store).record_run(run):
         _run_parts(review)
-        run.status = "finished"
-    except KeyboardInterrupt:
-        is_stopped = True
-    finally:
-        if run.status != "finished":
-            run.status = "stopped"
-        run.seconds = time.monotonic() - started_at
-        PrTable(store).save(run)
-    return run, is_stopped
+    return run, run.status is RunStatus.STOPPED
 
 
 def _prepare_ends(words: list[str], chosen: list[PrPart]) -> list[ReleaseTarget]:
@@ -111,7 +104,7 @@ def _run_parts(review: Review) -> None:
         review.run.parts.append(part)
         times[part.value] = times.get(part, 0.0) + seconds
         review.judge_lines()
-        PrTable(review.store).save(msgspec.structs.replace(review.run, status="running"))
+        PrTable(review.store).save(msgspec.structs.replace(review.run, status=RunStatus.RUNNING))
         options.report_status(f"{part}: {format_duration(review.run.part_seconds[part.value])}")
 
 

@@ -15,13 +15,13 @@ from harness.cli.process_cleanup import end_processes_on_exit
 from harness.cli.prove import execution as prove_execution
 from harness.cli.prove.call import ProveCall
 from harness.core.cpp_tokens import is_cpp_path
+from harness.core.outcomes import Verdict
 from harness.core.wording import format_count
 from harness.fixes import drift
 from harness.fixes.registry import toggle_catalogue
 from harness.releases import managed_releases, provisioning
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit import exemptions, release_audit
-from harness.runs.audit.findings import KernelVerdict
 from harness.runs.audit.release_audit import AuditRequest
 from harness.runs.mutate import fault_selection
 from harness.runs.mutate.fault_selection import MutationDiff
@@ -167,7 +167,7 @@ def audit_kernels(review: Review) -> None:
     audit = audit.apply_exemptions(exemptions.read_exemptions(exemptions.find_default_path()))
     # A kernel that Triton cannot load always counts as changed: here only if its module changed.
     review.run.audited = sum(
-        kernel.verdict is not KernelVerdict.UNKNOWN or kernel.module in review.change.modules
+        kernel.verdict is not Verdict.CANNOT_TELL or kernel.module in review.change.modules
         for kernel in audit.kernels
     )
     review.run.findings = [

@@ -14,6 +14,7 @@ from pathlib import Path
 from harness.cli import guard_runs, options, resumption
 from harness.cli.prove.call import RESUMED_SETTINGS, ProveCall
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus
 from harness.fixes.registry import toggle_catalogue
 from harness.guards import proof_exceptions
 from harness.releases import source_trees
@@ -63,7 +64,7 @@ def _find_earlier_run(call: ProveCall, store: Store) -> ProveRun | None:
         earlier = ProveTable(store).get(
             call.failed or ProveTable(store).find_latest(call.command).id
         )
-        if earlier.status == "running":
+        if earlier.status is RunStatus.RUNNING:
             raise UnfixError(f"run {earlier.id} is still running")
     else:
         return None

@@ -16,6 +16,7 @@ from harness.cli.commands import KINDS
 from harness.cli.lane_execution import execute_in_lanes
 from harness.core.errors import UnfixError
 from harness.patching import bootstrap
+from harness.releases.server_arguments import refuse_unknown_arguments
 from harness.runs.rehearse import comparison
 from harness.runs.rehearse.deployment import (
     CARDS_OF_A_HOST,
@@ -90,6 +91,8 @@ def run_command(arguments: argparse.Namespace) -> int:
     targets = guard_runs.prepare_targets(
         request.releases, only_ready=True, toggle_folders=request.toggles
     )
+    for target in targets:
+        refuse_unknown_arguments(arguments.words, target.sources)
     if not request.diff:
         run, is_stopped = rehearse_release(targets[0], request, deployments)
         code = run_output.write_and_print_run(KINDS["rehearse"], run, arguments)

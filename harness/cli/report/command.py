@@ -10,6 +10,7 @@ from harness.cli import options, run_lookup, run_output
 from harness.cli.commands import KINDS
 from harness.cli.report import history
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus
 from harness.store.prove.table import ProveTable
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _print_runs(store: Store, as_json: bool) -> int:
     for kind, run in found:
         row = kind.to_list_row(run)
         cells = [row[name] for name in ("id", "kind", "started", "status")]
-        verdict = "" if run.status == "running" else kind.describe_verdict(run)
+        verdict = "" if run.status is RunStatus.RUNNING else kind.describe_verdict(run)
         table.add_row(*map(Text, (*cells, verdict, row["summary"])))
     options.make_console().print(table)
     return 0

@@ -13,6 +13,7 @@ from harness.cli.lane_execution import execute_in_lanes
 from harness.core import machine
 from harness.core.code_digest import compute_digest
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus
 from harness.runs.zoo import release_changes
 from harness.runs.zoo.architecture import select_rows
 from harness.runs.zoo.release_changes import ZooChanges
@@ -128,7 +129,12 @@ def find_stored_run(target: ReleaseTarget, request: ZooRequest) -> ZooRun | None
     table = ZooTable(Store())
     for run in reversed(table.list_runs()):
         is_alike = (run.release, run.card, run.code, run.versions) == alike
-        if is_alike and not run.toggles and run.status == "finished" and rows <= set(run.planned):
+        if (
+            is_alike
+            and not run.toggles
+            and run.status is RunStatus.FINISHED
+            and rows <= set(run.planned)
+        ):
             return table.load_whole(run)
     return None
 

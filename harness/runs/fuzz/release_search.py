@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from harness.core import device
+from harness.core.outcomes import Outcome
 from harness.runs.fuzz import example_corpus
 from harness.runs.fuzz.fuzz_schedule import FuzzSchedule, FuzzTestState
 from harness.runs.fuzz.messages import (
@@ -32,7 +33,6 @@ from harness.store.fuzz.values import (
     RunFailure,
     ToggleDirections,
 )
-from harness.store.prove.values import SideOutcome
 from harness.workers.engine import Assignment, WorkerEnd, WorkPool
 from harness.workers.messages import StartFailure
 from harness.workers.release_target import ReleaseTarget
@@ -97,9 +97,9 @@ class KnownBugCheck:
         found: list[FoundFailure],
         hung: bool,
     ) -> bool:
-        outcome = SideOutcome.HANG if hung else SideOutcome(ended.outcome)
+        outcome = Outcome.HANG if hung else Outcome(ended.outcome)
         if self.with_fixes:
-            passes = outcome is SideOutcome.PASSED or ended.headline.startswith("DidNotReproduce")
+            passes = outcome is Outcome.PASSED or ended.headline.startswith("DidNotReproduce")
             return passes and not found
         return record.key in [one.key for one in found] or record.error == outcome.value
 
@@ -260,7 +260,7 @@ class ReleaseSearch(FuzzPool):
 
     def record_loss(self, lost: Assignment[RunningTimeSlice], end: WorkerEnd) -> None:
         lost.item.test_state.running_slices -= 1
-        words = SideOutcome.LOST.value, "it ended its worker", end.log
+        words = Outcome.LOST.value, "it ended its worker", end.log
         self.events.handle_death(self, lost, TimeSliceEnded(lost.serial, *words, []))
 
     def check_limits(self, now: float) -> None:

@@ -14,6 +14,7 @@ import time
 
 from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
+from harness.core.outcomes import Outcome, RunStatus
 from harness.core.signals import record_stop_signals
 from harness.runs.fuzz import failure_files
 from harness.runs.fuzz.messages import FuzzTestsCollected, TimeSliceEnded, TimeSliceResult
@@ -26,17 +27,16 @@ from harness.runs.fuzz.release_search import (
     measure_coverage,
 )
 from harness.store.fuzz.values import FoundFailure, FuzzRun, RunFailure
-from harness.store.prove.values import SideOutcome
 from harness.workers.engine import Assignment, Engine
 
 DEATH_OUTCOMES = {
-    SideOutcome.SEGFAULT,
-    SideOutcome.ABORT,
-    SideOutcome.KILLED,
-    SideOutcome.OUT_OF_MEMORY,
-    SideOutcome.EXITED,
-    SideOutcome.LOST,
-    SideOutcome.HANG,
+    Outcome.SEGFAULT,
+    Outcome.ABORT,
+    Outcome.SIGNAL,
+    Outcome.OUT_OF_MEMORY,
+    Outcome.EXITED,
+    Outcome.LOST,
+    Outcome.HANG,
 }
 
 
@@ -69,7 +69,7 @@ class FuzzDriver:
         self.deadline = 0.0  # the budget begins once the first release is imported
 
     def run_to_end(self) -> None:
-        self.run.status = "stopped"
+        self.run.status = RunStatus.STOPPED
         # A second signal waits until what was found is stored.
         with record_stop_signals(), contextlib.ExitStack() as ending:
             # Each of these runs even if another one fails, for example on a full disk.
@@ -80,7 +80,7 @@ class FuzzDriver:
                 ending.callback(self._rescue_failures, release)
             for _ in Engine(self.releases, self.request.jobs).iterate_turns():
                 self._update_listener()
-            self.run.status = "finished"
+            self.run.status = RunStatus.FINISHED
 
     # Events of the releases
 
@@ -137,7 +137,7 @@ class FuzzDriver:
             files.delete()
             return
         result = files.read_result()
-        outcome = SideOutcome.HANG if is_hung else SideOutcome(message.outcome)
+        outcome = Outcome.HANG if is_hung else Outcome(message.outcome)
         if result is None or outcome in DEATH_OUTCOMES:
             self.handle_death(release, ended, message)
         else:
@@ -148,7 +148,7 @@ class FuzzDriver:
         self,
         release: ReleaseSearch,
         running: RunningTimeSlice,
-        outcome: SideOutcome,
+        outcome: Outcome,
         message: TimeSliceEnded,
         slice_result: TimeSliceResult,
     ) -> None:
@@ -165,9 +165,9 @@ class FuzzDriver:
             self._record_failure(release, running, failure, detail)
             if not failure.shrunk:
                 release.shrink_later(running, failure)
-        if outcome in (SideOutcome.NA, SideOutcome.SKIPPED):
+        if outcome in (Outcome.NA, Outcome.SKIPPED):
             state.test_result.left_out = message.headline
-        elif outcome is not SideOutcome.PASSED and not slice_result.failures:
+        elif outcome is not Outcome.PASSED and not slice_result.failures:
             state.test_result.left_out = message.headline
             self._add_problem(release.target.name, f"{state.task.name}: {message.headline}")
 
@@ -180,7 +180,7 @@ class FuzzDriver:
         """Record the example that ended a slice's process, and the slice's earlier failures."""
         running, files = ended.item, release.get_files(ended)
         state, note = running.test_state, files.read_note()
-        outcome = SideOutcome.HANG if running.is_hung(note) else SideOutcome(message.outcome)
+        outcome = Outcome.HANG if running.is_hung(note) else Outcome(message.outcome)
         for earlier in files.read_failures():
             self._record_failure(release, running, earlier, "")
         if note is None or not note.is_running:
@@ -196,7 +196,7 @@ class FuzzDriver:
             error=outcome.value,
             where="",
             kind="",
-            headline=too_long if outcome is SideOutcome.HANG else message.headline,
+            headline=too_long if outcome is Outcome.HANG else message.headline,
             arguments=note.arguments,
             blob=note.blob,
             examples=note.examples,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from harness.core.outcomes import Outcome
 from harness.runs.mutate.line_coverage import GuardCoverage
 from harness.runs.pr.source_change import LinesByModule
 from harness.store.pr.part_results import GuardChange, get_test_name
-from harness.store.prove.values import CellResult, SideOutcome
+from harness.store.prove.values import CellResult
 
 
 def count_reached_lines(coverages: Iterable[GuardCoverage], lines: LinesByModule) -> dict[str, int]:
@@ -113,9 +114,9 @@ def _compare_pair(
     )
     if after is not None:
         side = after.sides.get(after.state)
-        if side is not None and side.outcome is SideOutcome.PASSED:
+        if side is not None and side.outcome is Outcome.PASSED:
             side = after.sides.get("fixed")
-        if side is not None and side.outcome is not SideOutcome.PASSED:
+        if side is not None and side.outcome is not Outcome.PASSED:
             change.headline, change.example = side.headline, side.example
     return change
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from harness.core.outcomes import join_statuses
 from harness.store.pr.line_results import ChangedFunction
 from harness.store.pr.values import PrPart, PrRun
 
@@ -56,6 +57,5 @@ def join_runs(runs: list[PrRun], planned: Sequence[PrPart]) -> PrRun:
     whole.functions = _join_functions(ordered)
     whole.notes = list(dict.fromkeys(note for run in ordered for note in run.notes))
     whole.seconds = sum(run.seconds for run in ordered)
-    ended = all(run.status == "finished" for run in ordered)
-    whole.status = "finished" if ended else "stopped"
+    whole.status = join_statuses(run.status for run in ordered)
     return whole

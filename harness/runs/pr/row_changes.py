@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from harness.core.outcomes import Verdict
 from harness.store.pr.part_results import OTHER_BITS, ClaimChange
-from harness.store.zoo.values import (
-    ArchitectureResult,
-    ClaimResult,
-    ClaimVerdict,
-    ZooClaim,
-    ZooRun,
-)
+from harness.store.zoo.values import ArchitectureResult, ClaimResult, ZooClaim, ZooRun
 
-_WRONG = (ClaimVerdict.FAILS, ClaimVerdict.EXPECTED)
+_WRONG = (Verdict.FAILS, Verdict.KNOWN)
 
 
 def compare_rows(before: ZooRun, after: ZooRun) -> list[ClaimChange]:
@@ -42,9 +37,7 @@ def _compare_row(before: ArchitectureResult, after: ArchitectureResult) -> Itera
         return
     old = {claim.claim: claim for claim in before.claims}
     is_mended = any(
-        claim.verdict is ClaimVerdict.HOLDS
-        and claim.claim in old
-        and old[claim.claim].verdict in _WRONG
+        claim.verdict is Verdict.HOLDS and claim.claim in old and old[claim.claim].verdict in _WRONG
         for claim in after.claims
     )
     for claim in after.claims:
@@ -52,7 +45,7 @@ def _compare_row(before: ArchitectureResult, after: ArchitectureResult) -> Itera
         yield ClaimChange(
             architecture=after.name,
             claim=claim.claim.value,
-            before=earlier.verdict.value if earlier else ClaimVerdict.UNTESTED.value,
+            before=earlier.verdict.value if earlier else Verdict.UNTESTED.value,
             after=claim.verdict.value,
             headline=claim.headline,
             difference=_compare_errors(earlier, claim) if earlier else "",

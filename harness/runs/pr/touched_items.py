@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from harness.core import paths
+from harness.core.outcomes import RunStatus, Verdict
 from harness.core.wording import format_count
 from harness.releases.managed_releases import get_newest_release
 from harness.releases.source_trees import SourceTree
@@ -33,7 +34,10 @@ MAX_READ_RUNS = 30  # in search of an item's functions; older ones may have none
 MAX_NAMED = 12  # of items that were not run, in a note
 _START_SECONDS = 20.0  # of a worker's import of SGLang
 _UNKNOWN_SECONDS = 60.0  # of an item that has not run yet
-_WHOLE_OUTCOMES = ("green", "absent")  # of an item that ran to its end, or that is not there
+_WHOLE_VERDICTS = (
+    Verdict.HOLDS,
+    Verdict.NA,
+)  # it ran to its end, or is not there
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -78,7 +82,9 @@ def find_known_results(
             if is_unknown(one.name) and (one.functions or one.name not in results):
                 results[one.name] = one
 
-    listed = [run for run in table.list_runs() if run.status == "finished" and not run.toggles]
+    listed = [
+        run for run in table.list_runs() if run.status is RunStatus.FINISHED and not run.toggles
+    ]
     listed.sort(key=lambda run: run.release == release)
     for run in listed[: -MAX_READ_RUNS - 1 : -1]:
         if any(map(is_unknown, run.planned)):
@@ -99,9 +105,10 @@ def leave_out_recorded(
     recorded = {
         one.name
         for run in table.list_runs()
-        if (run.release, run.status, run.toggles, run.code) == (release, "finished", [], code)
+        if (run.release, run.status, run.toggles, run.code)
+        == (release, RunStatus.FINISHED, [], code)
         for one in table.load_whole(run).results
-        if one.functions or one.outcome in _WHOLE_OUTCOMES
+        if one.functions or one.verdict in _WHOLE_VERDICTS
     }
     return [name for name in names if name not in recorded]
 

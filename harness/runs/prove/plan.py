@@ -13,12 +13,12 @@ from functools import cached_property
 from pathlib import Path
 
 from harness.core import paths
+from harness.core.outcomes import Verdict
 from harness.fixes.registry.schema import Toggle
 from harness.guards import proof_exceptions, verdicts
 from harness.guards.proof_exceptions import ProofException
 from harness.store.prove.values import (
     CellResult,
-    CellVerdict,
     ReleaseFacts,
     RepeatMode,
     SideRepetition,
@@ -142,11 +142,11 @@ class ReleasePlan:
             return known
         cell = CellResult(task.guard, task.toggle, self.target.name, self.facts.device, task.state)
         if task.broken_reason:
-            cell.verdict, cell.why = CellVerdict.BROKEN, task.broken_reason
+            cell.verdict, cell.why = Verdict.BROKEN, task.broken_reason
         elif task.problem:
-            cell.verdict, cell.why = CellVerdict.STALE, task.problem
+            cell.verdict, cell.why = Verdict.STALE, task.problem
         elif task.not_applicable_reason:
-            cell.verdict, cell.why = CellVerdict.NA, task.not_applicable_reason
+            cell.verdict, cell.why = Verdict.NA, task.not_applicable_reason
             self._check_applicability(cell)
         return cell
 

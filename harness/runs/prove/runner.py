@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 
 from harness.core import paths
 from harness.runs.prove.plan import ProveRequest, ReleasePlan
@@ -17,21 +16,14 @@ def execute_proof(
     request: ProveRequest, run: ProveRun, store: ProveTable, listener: ProveListener
 ) -> None:
     """Run until no task is left, or until Ctrl-C. Each ended side is stored either way."""
-    started = time.monotonic() - run.seconds
     folder = paths.state_folder() / "runs" / run.id
     pools = [
         ReleasePool(ReleasePlan(request, target), folder, run, store, listener)
         for target in request.targets
     ]
-    engine = Engine(pools, request.jobs)
-    run.status = "stopped"
-    store.begin(run)
     try:
-        engine.run()
-        run.status = "finished"
+        with store.record_run(run), Engine(pools, request.jobs) as engine:
+            engine.run()
     finally:
-        engine.end()
-        run.seconds = time.monotonic() - started
-        store.save(run)
         if not any(pool.plan.facts.problems for pool in pools):
             shutil.rmtree(folder, ignore_errors=True)  # the logs

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.sanitizer.check import launch_capture
+from harness.sanitizer.check import launch_arguments, launch_capture
 from harness.sanitizer.check.cpu_facts import CpuFacts
 from harness.sanitizer.check.launch_log import KernelLaunch, LaunchLog, to_coordinates, to_full_grid
 from harness.sanitizer.check.launcher_state import load_launcher_state
@@ -30,7 +30,6 @@ from harness.sanitizer.check.tracked_memory import (
     MemoryTracker,
     ProgramId,
     TensorSpan,
-    is_in_host_memory,
 )
 from harness.sanitizer.cpu import program_cache
 from harness.sanitizer.cpu.abi import LaunchField, RegionField, ReportField, UndefinedResult
@@ -38,22 +37,23 @@ from harness.sanitizer.cpu.lowering import LoweredKernel
 from harness.sanitizer.cpu.program_cache import CompiledProgram
 from harness.sanitizer.device import graphs
 from harness.sanitizer.gpu.kernel_summaries import find_place
-from harness.sanitizer.ir.graph import FileLine, KernelGraph, ValueType
-from harness.sanitizer.llvm.number_formats import UnsupportedOnCpu, encode_number, size_of
+from harness.sanitizer.ir.graph import FileLine, KernelGraph
+from harness.sanitizer.llvm.number_formats import UnsupportedOnCpu
 from harness.sanitizer.triton import (
     adapter,
+    compiled_kernels,
     frontend,
     graph_loader,
     line_tracing,
     recorded_reach,
     specialization,
 )
+from harness.sanitizer.triton.compiled_kernels import LaunchedKernel
 from harness.sanitizer.triton.frontend import BoundCall, CallBinder, RuntimeArgument
 from harness.sanitizer.violations.exceptions import UncheckableKernel, Violation
 from harness.sanitizer.violations.sentences import build_violation
 
 _LAUNCH_LOCK = threading.RLock()
-_UINT64_MASK = (1 << 64) - 1
 
 
 class CpuLauncher:
@@ -82,10 +82,12 @@ class CpuLauncher:
         self._state = load_launcher_state()
         launcher = self
 
-        def launch_kernel(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-            if not warmup:
-                name = f"{kernel.fn.__module__}.{kernel.fn.__qualname__}"
-                graphs.run_captured_kernel(name, launcher.launch, kernel, args, grid, options)
+        def launch_kernel(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+            if warmup:
+                return compiled_kernels.compile_for_card(kernel, args, options)
+            name = f"{kernel.fn.__module__}.{kernel.fn.__qualname__}"
+            graphs.run_captured_kernel(name, launcher.launch, kernel, args, grid, options)
+            return LaunchedKernel(kernel, args, options)
 
         self._patches = contextlib.ExitStack()
         self._patches.enter_context(
@@ -113,10 +115,12 @@ class CpuLauncher:
         name = str(kernel.fn.__name__)
         if self._current_launch is not None:
             raise UncheckableKernel(f"{name}: a launch inside a launch")
-        names = kernel.signature.parameters
-        options = {key: value for key, value in options.items() if key in names}
         for hook in kernel.pre_run_hooks:
             hook(*args, **options)
+        names = kernel.signature.parameters
+        adapter.check_options({key: value for key, value in options.items() if key not in names})
+        if compiled_kernels.is_observed_by_compile_hooks():
+            compiled_kernels.compile_for_card(kernel, args, options)
         binder = frontend.get_binder(kernel)
         with torch._C.DisableTorchFunction():
             bound = self.bind_call(binder, args, options)
@@ -127,7 +131,15 @@ class CpuLauncher:
             dict(bound.values),
             kernel.fn.__module__,
             find_place(kernel.fn),
+            compiled_kernels.is_in_debug_mode(kernel, options),
         )
+        launched = LaunchedKernel(kernel, args, options)
+        with compiled_kernels.call_launch_hooks(launched, sides, launch.arguments):
+            self._run_launch(launch, kernel, binder, bound)
+
+    def _run_launch(
+        self, launch: KernelLaunch, kernel: Any, binder: CallBinder, bound: BoundCall
+    ) -> None:
         with torch._C.DisableTorchFunction():
             launch_capture.capture_launch(kernel, dict(bound.values), launch.grid, bound.key)
         self._current_launch = launch
@@ -321,6 +333,7 @@ class CpuLauncher:
                 self._memory,
                 lambda number: get_program(number - first),
             )
+            facts.in_debug_mode = launch.in_debug_mode
             return build_violation(facts)
 
         return read_report
@@ -336,57 +349,27 @@ class CpuLauncher:
         kinds = iter(lowered.parameter_types)
         for argument in arguments:
             if argument.type.startswith("tensordesc"):
-                self._encode_descriptor(argument, kinds, values, spans)
+                launch_arguments.encode_descriptor(self._memory, argument, kinds, values, spans)
                 continue
             kind = next(kinds)
             value = argument.value
             span = None
             if kind.is_pointer and not isinstance(value, int):
-                span = self._get_span(argument.name, value, kind)
-                value = span.start
+                name = argument.name
+                value, span = launch_arguments.find_span(self._memory, name, value, kind)
                 if self.watched_lines is not None:  # overflow elsewhere may lead anywhere
                     span = replace(span, start=span.storage.start, end=span.storage.end)
-            values.append(_encode_value(value, kind.element))
+            values.append(launch_arguments.encode_value(value, kind.element))
             spans.append(span)
         if len(values) != len(lowered.parameter_types):
             counts = f"{len(values)} values for {len(lowered.parameter_types)} parameters"
             raise UncheckableKernel(f"{launch.kernel}: the checker cannot follow it: {counts}")
         return values, spans
 
-    def _get_span(self, name: str, value: Any, value_type: ValueType) -> TensorSpan:
-        base = getattr(value, "base", value)  # the tensor under a reinterpreted one
-        if not isinstance(base, torch.Tensor):
-            raise UncheckableKernel(f"{name} is {type(value).__name__}, and not a tensor")
-        if not is_in_host_memory(base):
-            raise UncheckableKernel(f"{name} is on {base.device}: kernels run on the CPU here")
-        return self._memory.make_span(base, name, size_of(value_type.pointee))
-
-    def _encode_descriptor(
-        self,
-        argument: RuntimeArgument,
-        parameter_types: Iterator[ValueType],
-        values: list[int],
-        spans: list[TensorSpan | None],
-    ) -> None:
-        """Encode a host's descriptor as the arguments that Triton passes in its place."""
-        base, *rest = adapter.expand_descriptor(argument.value)
-        span = self._get_span(argument.name, base, next(parameter_types))
-        values.append(span.start)
-        values += [_encode_value(value, next(parameter_types).element) for value in rest]
-        spans += [span, *[None] * len(rest)]
-
 
 def _address_of_bytes(packed: bytes) -> int:
     """Return the address of bytes, which must live as long as it is used."""
     return ctypes.cast(ctypes.c_char_p(packed), ctypes.c_void_p).value or 0
-
-
-def _encode_value(value: Any, element: str) -> int:
-    if element[0] == "i" or element.startswith("ptr<"):
-        return int(value) & _UINT64_MASK
-    if element not in ("f16", "bf16", "f32", "f64"):
-        raise UncheckableKernel(f"an argument of type {element}")
-    return encode_number(float(value), element)
 
 
 def _describe_error(error: Exception) -> str:

@@ -30,6 +30,7 @@ class KernelLaunch:
     arguments: dict[str, Any] = field(repr=False)
     module: str = ""
     place: str = ""  # file:line of the kernel
+    in_debug_mode: bool = True  # as without it, a card skips the kernel's assertions
     refusal: str = ""  # why it was not run
     approximations: tuple[str, ...] = ()  # a GPU may compute these otherwise, within bounds
 

@@ -18,6 +18,7 @@ from harness.sanitizer.cpu import (
     assembly_parser,
     cross_lane_ops,
     elementwise_ops,
+    prints,
     view_ops,
 )
 from harness.sanitizer.cpu.abi import LaunchField, RegionField
@@ -99,6 +100,8 @@ class KernelLowering(ControlFlowLowering):
             elementwise_ops.declare_libm_functions(text),
             access_checks.declare_access_functions(text),
         ]
+        if "@dprintf(" in text:
+            needed.append(prints.PRINT_DECLARATION)
         return "\n".join([*needed, text])
 
     def _emit_argument(self, table: str, position: int, value_type: ValueType) -> str:
@@ -301,6 +304,7 @@ OPERATION_EMITTERS: dict[str, Callable[[KernelLowering, IROperation], None]] = {
     "tt.get_num_programs": KernelLowering._lower_num_programs,
     "tt.unsplat": KernelLowering._lower_unsplat,
     "tt.assert": KernelLowering._lower_assert,
+    "tt.print": prints.lower_print,
     "tt.load": KernelLowering._lower_load,
     "tt.store": KernelLowering._lower_store,
     "tt.atomic_rmw": cross_lane_ops.lower_atomic,

@@ -15,6 +15,7 @@ from harness.core.errors import UnfixError
 CARD_VARIABLE = "UNFIX_VIRTUAL_CARD"  # the card's name; read by every process of a run
 COUNT_VARIABLE = "UNFIX_VIRTUAL_COUNT"  # how many of them the machine has
 DEFAULT_CARD = "H100"
+MAX_THREADS = 1024  # of a block, on each card
 _FILE = Path(__file__).parent / "cards.yaml"
 
 

@@ -130,11 +130,10 @@ OPERATIONS: dict[str, TritonOperation] = {
     **_make_rows("tt reduce.return scan.return"),
     "tt.call": _make_row(refusal="calls that are not inlined"),
     # Without an effect on the CPU, where programs run one by one
-    **_make_rows("tt print", "has_no_effect"),
     **_make_rows("llvm intr.assume", "has_no_effect"),
     **_make_rows("ttg barrier local_barrier", "has_no_effect"),
     **_make_rows("gpu barrier", "has_no_effect"),
-    "tt.assert": _make_row(),
+    **_make_rows("tt assert print"),
 }
 
 

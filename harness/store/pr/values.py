@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from harness.core.outcomes import RunStatus
 from harness.core.wording import format_count
 from harness.store.pr.line_results import ChangedFunction, ReviewResult, find_worst_result
 from harness.store.pr.part_results import (
@@ -23,7 +24,6 @@ from harness.store.pr.part_results import (
     get_test_name,
 )
 from harness.store.rehearse.values import DeploymentChange
-from harness.store.run_status import list_status_problems
 
 
 class PrPart(StrEnum):
@@ -60,7 +60,7 @@ class PrRun(msgspec.Struct):
     range: str  # as it was asked for
     base: str  # the release of each end
     head: str
-    status: str = "running"  # running, finished, stopped
+    status: RunStatus = RunStatus.RUNNING  # running, finished, stopped
     seconds: float = 0.0
     command: list[str] = []
     machine: dict[str, Any] = {}
@@ -160,9 +160,9 @@ class PrRun(msgspec.Struct):
     def has_ended_early(self) -> str:
         """Why the review is not whole; '' if it is."""
         missing = [part for part in self.planned if part not in self.parts]
-        if self.status != "running" and missing:
+        if self.status is not RunStatus.RUNNING and missing:
             return f"not run to the end: {', '.join(missing)}"
-        return "; ".join(list_status_problems(self.status))
+        return "; ".join(self.status.problems)
 
     @property
     def has_same_bits(self) -> bool:

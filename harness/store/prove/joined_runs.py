@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.core.outcomes import join_statuses
 from harness.store.prove.values import CellResult, ProveRun, ReleaseFacts
 
 
@@ -25,7 +26,7 @@ def join_runs(runs: list[ProveRun]) -> ProveRun:
         id="+".join(run.id for run in ordered),
         kind=ordered[0].kind,
         started=ordered[0].started,
-        status="finished" if all(run.status == "finished" for run in ordered) else "stopped",
+        status=join_statuses(run.status for run in ordered),
         seconds=sum(run.seconds for run in ordered),
         command=ordered[-1].command,
         settings={"runs": {run.id: run.settings for run in ordered}},

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus
 from harness.store.prove.values import CellResult, ProveRun, ReleaseFacts, SideResult
 from harness.store.run_table import RunTable
 
@@ -53,7 +54,7 @@ class ProveTable(RunTable[ProveRun, ProveRun]):
         ((verdicts,),) = self.store.query(
             "SELECT count(outcome) FROM items WHERE run = ? AND part = 'cells'", run.id
         )
-        return run.status == "finished", verdicts
+        return run.status is RunStatus.FINISHED, verdicts
 
     def find_latest(self, kind: str | None = None) -> ProveRun:
         """Return the newest run of a kind that has cells, or else the newest, without its cells."""

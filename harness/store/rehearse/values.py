@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from harness.core.outcomes import Verdict
 from harness.store.lane_runs import LaneRun
 
 INT32_LIMIT = 1 << 31
@@ -210,8 +211,10 @@ class DeploymentResult(msgspec.Struct):
         return max((phase.peak for phase in self.phases), default=sum(self.memory.values()))
 
     @property
-    def outcome(self) -> str:
-        return "refused" if self.refusal else "red" if self.reachable else "green"
+    def verdict(self) -> Verdict:
+        if self.refusal:
+            return Verdict.REFUSED
+        return Verdict.FAILS if self.reachable else Verdict.HOLDS
 
     @property
     def is_cut(self) -> bool:

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
+from harness.core.outcomes import Verdict, require_word
 from harness.store.lane_runs import LaneRun
 
 STOPPED_BY_MEMORY_CHECK = "a memory check stopped it"  # the headline of a claim without a result
@@ -31,20 +32,19 @@ FAMILY_CLAIMS = (ZooClaim.STARTS, ZooClaim.FORMULA, ZooClaim.MEMORY)
 ARCHITECTURE_CLAIMS = tuple(claim for claim in ZooClaim if claim is not ZooClaim.FORMULA)
 
 
-class ClaimVerdict(StrEnum):
-    HOLDS = "holds"
-    FAILS = "fails"
-    EXPECTED = "known"  # it fails, and the architecture's file names the reason
-    UNTESTED = "not tested"  # nothing was compared; the reason is in the headline
+CLAIM_VERDICTS = (Verdict.HOLDS, Verdict.FAILS, Verdict.KNOWN, Verdict.UNTESTED)
 
 
 class ClaimResult(msgspec.Struct):
     claim: ZooClaim
-    verdict: ClaimVerdict
+    verdict: Verdict
     headline: str = ""
     error: float | None = None  # the largest difference of logits, relative to their largest
     tolerance: float | None = None  # in the same unit
     detail: str = ""
+
+    def __post_init__(self) -> None:
+        require_word(self.verdict, CLAIM_VERDICTS)
 
 
 class AnswerSketch(msgspec.Struct):
@@ -94,11 +94,9 @@ class ArchitectureResult(msgspec.Struct):
     def claims_without_result(self) -> list[str]:
         """Name each claim of which nothing is known, unless another claim's failure is why."""
         verdicts = {claim.verdict for claim in self.claims}
-        if verdicts & {ClaimVerdict.FAILS, ClaimVerdict.EXPECTED} and not self.starts:
+        if verdicts & {Verdict.FAILS, Verdict.KNOWN} and not self.starts:
             return []
-        tested = {
-            claim.claim for claim in self.claims if claim.verdict is not ClaimVerdict.UNTESTED
-        }
+        tested = {claim.claim for claim in self.claims if claim.verdict is not Verdict.UNTESTED}
         reasons = {claim.claim: claim.headline for claim in self.claims}
         return [
             f"{claim}: not tested: {reasons.get(claim) or 'it has no result'}"
@@ -114,16 +112,18 @@ class ArchitectureResult(msgspec.Struct):
 
     @property
     def failures(self) -> list[ClaimResult]:
-        return [claim for claim in self.claims if claim.verdict is ClaimVerdict.FAILS]
+        return [claim for claim in self.claims if claim.verdict is Verdict.FAILS]
 
     @property
-    def outcome(self) -> str:
-        return "absent" if self.absent else "red" if self.failures else "green"
+    def verdict(self) -> Verdict:
+        if self.absent:
+            return Verdict.NA
+        return Verdict.FAILS if self.failures else Verdict.HOLDS
 
     @property
     def starts(self) -> bool:
         return any(
-            claim.claim is ZooClaim.STARTS and claim.verdict is ClaimVerdict.HOLDS
+            claim.claim is ZooClaim.STARTS and claim.verdict is Verdict.HOLDS
             for claim in self.claims
         )
 
@@ -155,7 +155,7 @@ class ZooRun(LaneRun, kw_only=True):
     @property
     def counts(self) -> dict[str, int]:
         counts = Counter(claim.verdict for result in self.present for claim in result.claims)
-        return {verdict.value: counts[verdict] for verdict in ClaimVerdict if counts[verdict]}
+        return {verdict.value: counts[verdict] for verdict in CLAIM_VERDICTS if counts[verdict]}
 
     @property
     def kernels(self) -> dict[str, list[str]]:

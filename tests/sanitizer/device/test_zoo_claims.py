@@ -14,12 +14,13 @@ import torch
 from triton.compiler.errors import CompilationError
 
 from harness import checking
+from harness.core.outcomes import Verdict
 from harness.runs.zoo import claims
 from harness.runs.zoo.architecture import Architecture, KnownFailure
 from harness.runs.zoo.claims import AbsentModel, ArchitectureRun, GraphCaptureFailed
 from harness.runs.zoo.prompts import CONTINUATION
 from harness.runs.zoo.reference_model import Tolerances, measure_error
-from harness.store.zoo.values import ClaimResult, ClaimVerdict, ZooClaim
+from harness.store.zoo.values import ClaimResult, ZooClaim
 
 
 class CaughtLaunches(list[Any]):
@@ -57,7 +58,7 @@ def test_a_report_that_sglang_caught_makes_the_memory_claim_fail(
         ZooClaim.STARTS, lambda: catch_error(architecture_run, checking.Violation("k read p[8]"))
     )
     claim = get_memory_claim(architecture_run)
-    assert claim.verdict is ClaimVerdict.FAILS
+    assert claim.verdict is Verdict.FAILS
     assert claim.headline == "k read p[8]"
 
 
@@ -81,11 +82,11 @@ def test_a_report_that_was_raised_and_recorded_is_listed_once(
 def test_a_known_report_does_not_explain_another(architecture_run: ArchitectureRun) -> None:
     architecture_run.architecture.known["memory checks"] = KnownFailure("page.md", says="p[8]")
     catch_error(architecture_run, checking.Violation("k read p[8]"))
-    assert get_memory_claim(architecture_run).verdict is ClaimVerdict.EXPECTED
+    assert get_memory_claim(architecture_run).verdict is Verdict.KNOWN
     architecture_run.result.claims.clear()
     catch_error(architecture_run, checking.Violation("k read q[1]"))
     claim = get_memory_claim(architecture_run)
-    assert claim.verdict is ClaimVerdict.FAILS
+    assert claim.verdict is Verdict.FAILS
     assert claim.headline == "k read q[1]; this is more than page.md explains"
 
 
@@ -94,7 +95,7 @@ def test_a_kernel_that_the_executor_refused_and_sglang_caught_is_not_tested(
 ) -> None:
     catch_error(architecture_run, checking.UncheckableKernel("wide_kernel: no float8 here"))
     claim = get_memory_claim(architecture_run)
-    assert claim.verdict is ClaimVerdict.UNTESTED
+    assert claim.verdict is Verdict.UNTESTED
     assert claim.headline == "SGLang caught it: wide_kernel: no float8 here"
     assert architecture_run.result.refused == {"wide_kernel": "wide_kernel: no float8 here"}
 
@@ -109,7 +110,7 @@ def test_what_triton_itself_does_not_compile_fails_on_every_machine(
 
     assert not architecture_run._test(ZooClaim.STARTS, launch)
     (claim,) = architecture_run.result.claims
-    assert claim.verdict is ClaimVerdict.FAILS
+    assert claim.verdict is Verdict.FAILS
     assert claim.headline == "Triton does not compile it: no type 'None'"
     architecture_run._add_caught_errors()
     assert not architecture_run.result.refused  # no limit of the executor
@@ -219,10 +220,10 @@ def test_other_orders_of_work_have_their_own_tolerance(
     architecture_run.graphs = False
     architecture_run._test_claims()
     verdicts = {claim.claim: claim.verdict for claim in architecture_run.result.claims[1:]}
-    assert verdicts.pop(ZooClaim.REFERENCE) is ClaimVerdict.HOLDS
+    assert verdicts.pop(ZooClaim.REFERENCE) is Verdict.HOLDS
     order = {ZooClaim.BATCH, ZooClaim.CHUNKS, ZooClaim.PREFIX, ZooClaim.RECOMPUTE}
     assert set(verdicts) == order
-    assert set(verdicts.values()) == {ClaimVerdict.FAILS}
+    assert set(verdicts.values()) == {Verdict.FAILS}
 
 
 @pytest.mark.parametrize("place", range(3))

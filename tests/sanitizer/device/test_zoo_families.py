@@ -14,9 +14,10 @@ import triton
 import triton.language as tl
 
 from harness.checking import Violation
+from harness.core.outcomes import Verdict
 from harness.runs.zoo.family_run import FamilyRun
 from harness.runs.zoo.formulas import Draw, FormulaList, Pair, measure_pair
-from harness.store.zoo.values import ArchitectureResult, ClaimResult, ClaimVerdict, ZooClaim
+from harness.store.zoo.values import ArchitectureResult, ClaimResult, ZooClaim
 
 
 @triton.jit
@@ -110,7 +111,7 @@ def test_a_formula_that_holds_is_green_and_counts_its_kernel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     result = run_formulas(monkeypatch, "equal")
-    assert [claim.verdict for claim in result.claims] == [ClaimVerdict.HOLDS] * 3
+    assert [claim.verdict for claim in result.claims] == [Verdict.HOLDS] * 3
     assert list(result.kernels) == [f"{__name__}:copy_row"]
     assert result.claims_without_result == []
 
@@ -131,7 +132,7 @@ def test_a_failing_formula_names_itself_and_ends_no_other(
     monkeypatch: pytest.MonkeyPatch, name: str, claim: ZooClaim, words: str
 ) -> None:
     result = run_formulas(monkeypatch, "equal", name)
-    failures = {one.claim for one in result.claims if one.verdict is ClaimVerdict.FAILS}
+    failures = {one.claim for one in result.claims if one.verdict is Verdict.FAILS}
     assert failures == {claim}
     assert words in get_claim(result, claim).headline
     assert f"{__name__}:copy_row" in result.kernels
@@ -139,7 +140,7 @@ def test_a_failing_formula_names_itself_and_ends_no_other(
 
 def test_a_known_difference_is_not_red(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run_formulas(monkeypatch, "differs_as_known")
-    assert get_claim(result, ZooClaim.FORMULA).verdict is ClaimVerdict.EXPECTED
+    assert get_claim(result, ZooClaim.FORMULA).verdict is Verdict.KNOWN
     assert result.failures == []
 
 
