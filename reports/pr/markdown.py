@@ -37,8 +37,9 @@ def _render_evidence(run: PrRun) -> list[str]:
     lines = []
     for function in changed_code.list_worse(run)[:MAX_EVIDENCE]:
         changed = [line for line in function.diff if line[1:].strip()][:MAX_DIFF]
+        again = f" (`{function.again}`)" if function.again else ""
         code = " ".join(f"`{line.replace('`', '')}`" for line in changed)
-        lines.append(f"- **{escape_text(function.title)}** {code}")
+        lines.append(f"- **{escape_text(function.title)}** {code}{again}")
         lines += [
             f"  - {escape_text(_shorten_text(sentence))}" for sentence in function.evidence[:2]
         ]

@@ -53,4 +53,6 @@ def _print_evidence(run: PrRun, console: Console) -> None:
         print_diff(console, "\n".join(function.diff), "    ")
         for sentence in function.evidence:
             console.print(to_plain_text(f"  {sentence}", "red"), soft_wrap=True)
+        if function.again:
+            console.print(to_plain_text(f"  {function.again}", "dim"), soft_wrap=True)
         console.print()

@@ -138,4 +138,5 @@ def test_evidence_stands_at_the_lines_that_the_item_ran() -> None:
     run.claims = [ClaimChange("olmo3", "starts", "holds", "fails", "no rows")]
     line_runs.note_evidence(run)
     assert ran.evidence == ["olmo3: starts held and fails now: no rows"]
+    assert ran.again == "./unfix zoo olmo3 --since ga --release gb"
     assert other.result is ReviewResult.SAME

@@ -30,6 +30,7 @@ def _join_functions(runs: Sequence[PrRun]) -> list[ChangedFunction]:
             known = joined.setdefault(key, msgspec.structs.replace(one, ran_by=[], evidence=[]))
             known.ran_by = sorted({*known.ran_by, *one.ran_by})
             known.evidence = list(dict.fromkeys([*known.evidence, *one.evidence]))
+            known.again = known.again or one.again
             known.left_out = sorted({*known.left_out, *one.left_out})
             known.unrun = [line for line in known.unrun if line in one.unrun]
             known.nearest = known.nearest if known.ran_by else one.nearest

@@ -98,7 +98,19 @@ def note_evidence(run: PrRun) -> None:
     for name, sentence in run.worse_items:
         by_item.setdefault(name, []).append(sentence)
     for function in run.functions:
-        found = [sentence for name in function.ran_by for sentence in by_item.get(name, ())]
-        found += by_item.get(f"{function.module}:{function.name}", ())
-        found += by_item.get(function.path, ())
+        names = [*function.ran_by, f"{function.module}:{function.name}", function.path]
+        worse = [name for name in names if name in by_item]
+        found = [sentence for name in worse for sentence in by_item[name]]
         function.evidence = list(dict.fromkeys(found))[:MAX_EVIDENCE]
+        commands = (make_command(name, run.base, run.head) for name in worse)
+        function.again = next((command for command in commands if command), "")
+
+
+def make_command(item: str, base: str, head: str) -> str:
+    """Make the shortest command that shows what is worse of an item; '' if there is none."""
+    kind, _, name = item.partition(" ")
+    if kind == "zoo":
+        return f"./unfix zoo {name} --since {base} --release {head}"
+    if kind == "rehearse":
+        return f"./unfix rehearse {name} --diff {base}..{head}"
+    return f"./unfix prove {item} --release {base},{head}" if "::" in item else ""

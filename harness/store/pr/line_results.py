@@ -43,6 +43,7 @@ class ChangedFunction(msgspec.Struct):
     left_out: list[str] = []  # items that are known to run the function, and were not run
     nearest: str = ""  # what comes nearest to the lines that nothing ran, and what they need
     evidence: list[str] = []  # what is worse
+    again: str = ""  # the command that shows it
 
     @property
     def result(self) -> ReviewResult:
