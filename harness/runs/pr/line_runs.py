@@ -90,6 +90,10 @@ def note_left_out(functions: Iterable[ChangedFunction], items: Iterable[TouchedI
     for function in functions:
         name = f"{function.module}:{function.name}"
         function.left_out = [item.name for item in left_out if name in item.runs]
+        if function.left_out and function.unrun and not function.ran_by:
+            function.nearest = (
+                f"nothing ran it; {function.left_out[0]} is known to run the function"
+            )
 
 
 def note_evidence(run: PrRun) -> None:
