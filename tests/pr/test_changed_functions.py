@@ -64,6 +64,12 @@ def list_changed(
         ("            step,", "            step + 1,", "count", {10, 11, 12, 13}),
         ("step=1):", "step=2):", "count", {7, 8, 9, 10, 11, 12, 13, 14}),
         ("    return 0", "    return 1", "count", {14}),
+        (
+            "    # a remark\n    if size > BLOCK:",
+            "    # wide\n\n    if size >= BLOCK:",
+            "count",
+            {10},
+        ),
         ("size > BLOCK:", "size >= BLOCK:", "count", {9}),
         ("BLOCK = 64", "BLOCK = 32", "", {9}),
     ],
@@ -76,7 +82,7 @@ def test_a_changed_line_ran_if_a_line_that_decides_it_ran(
     ((line,), removed) = function.new, function.removed
     assert line.deciding == {MODULE: deciding}
     assert removed == []
-    assert [line[0] for line in function.shown.diff] == ["-", "+"]
+    assert {line[0] for line in function.shown.diff} == {"-", "+"}
 
 
 @pytest.mark.parametrize(

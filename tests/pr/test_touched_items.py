@@ -109,6 +109,22 @@ def test_the_most_concerned_come_first_and_then_the_quickest() -> None:
     assert touched[-1].why == "its model's file changed"
 
 
+def test_of_equally_concerned_items_those_come_first_that_have_what_the_change_is_about(
+    tmp_path: Path,
+) -> None:
+    text = ROWS.replace("OTHER = 3", "OTHER = full_to_swa_mapping(3)")
+    base, head = make_tree(tmp_path / "base", ROWS), make_tree(tmp_path / "head", text)
+    change = source_change.read_change(base, head, ["python/sglang/srt/rows.py"])
+    features = touched_items.find_changed_features(change)
+    assert features == {"windows"}
+    items = [TouchedItem(name, "runs it", 1, seconds) for name, seconds in
+             (("quick", 1.0), ("windowed", 9.0), ("remarked", 2.0))]  # fmt: skip
+    definitions = {"windowed": "sliding_window: 16", "remarked": "dim: 3  # no window"}
+    ordered = touched_items.sort_touched(items, features, definitions)
+    assert [one.name for one in ordered] == ["windowed", "quick", "remarked"]
+    assert ordered[0].why == "runs it; has windows"
+
+
 @pytest.mark.parametrize(
     ("limit", "seconds_left", "reasons"),
     [

@@ -213,8 +213,8 @@ def _find_touched(review: Review, part: ItemPart) -> list[TouchedItem]:
     ]
     code = touched_items.find_changed_code(review.change, kernels, results.values())
     touched = touched_items.find_touched(code, results, part.models)
-    words = touched_items.collect_words(review.change)
-    return touched_items.sort_touched(touched, words, part.definitions)
+    features = touched_items.find_changed_features(review.change)
+    return touched_items.sort_touched(touched, features, part.definitions)
 
 
 def _record_unknown(

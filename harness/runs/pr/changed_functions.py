@@ -16,6 +16,7 @@ from functools import cached_property
 
 from harness.core.cpp_scopes import CppSource
 from harness.releases.source_trees import SourceTree
+from harness.runs.mutate.changed_lines import find_python_remarks
 from harness.runs.mutate.cpp_code import CppModuleCode
 from harness.runs.pr import source_change
 from harness.runs.pr.source_change import LinesByModule, SourceChange
@@ -58,6 +59,11 @@ class PythonLines:
     def __init__(self, tree: SourceTree, module: str, ran_modules: Collection[str]) -> None:
         self.tree, self.module, self.ran_modules = tree, module, ran_modules
 
+    @cached_property
+    def _remarks(self) -> set[int]:
+        source = self.tree.read(self.module)
+        return find_python_remarks(source.text) if source is not None else set()
+
     @property
     def _last(self) -> int:
         return max((one[0].stop for one in self._statements), default=1)
@@ -79,6 +85,8 @@ class PythonLines:
 
     def find_place(self, line: int) -> CodePlace | None:
         """Find the place of a line; None for one that holds no code."""
+        if line in self._remarks:
+            return None
         inside = [one for one in self._statements if line in one[0]]
         if not inside:
             return None

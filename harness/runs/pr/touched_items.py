@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +37,29 @@ _WHOLE_VERDICTS = (
     Verdict.HOLDS,
     Verdict.NA,
 )  # it ran to its end, or is not there
+# What a change may be about, with the words of it in names of SGLang and in our definitions.
+FEATURES = {
+    "windows": {"window", "sliding", "swa"},
+    "adapters": {"lora", "adapter", "adapters"},
+    "quantized weights": {
+        "quant",
+        "quantized",
+        "quantization",
+        "fp8",
+        "int8",
+        "awq",
+        "gptq",
+        "scales",
+    },
+    "pages": {"page", "paged", "pages"},
+    "drafts": {"draft", "drafts", "eagle", "speculative", "spec", "verify", "mtp"},
+    "experts": {"moe", "expert", "experts", "topk", "router"},
+    "states": {"mamba", "conv", "ssm", "delta", "gdn", "linear"},
+    "latent attention": {"mla", "latent", "nope", "absorb"},
+    "logit caps": {"softcap", "softcapping", "cap"},
+    "sinks": {"sink", "sinks"},
+    "images": {"vision", "image", "images", "mrope", "vit"},
+}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -214,38 +236,45 @@ def find_touched(
     return touched
 
 
-def collect_words(change: SourceChange) -> set[str]:
-    """Collect the words of what changed: of names, paths and the changed lines themselves.
+def find_features(text: str) -> set[str]:
+    """Find what a text is about: the features of which it has a word.
 
-    Example: a line with `sliding_window_size` has `sliding` and `window`, as a row with a window.
+    Example: `sliding_window_size` and `full_to_swa_index_mapping` are about a window.
     """
+    words = set(re.findall(r"[a-z]+[0-9]*", text.lower()))
+    return {name for name, marks in FEATURES.items() if not words.isdisjoint(marks)}
+
+
+def find_changed_features(change: SourceChange) -> set[str]:
+    """Find what a change is about, by its lines, the functions around them and its files."""
     texts = list(change.modules)
-    for tree, lines in ((change.base, change.old_lines), (change.head, change.new_lines)):
+    for tree, lines in ((change.base, change.removed), (change.head, change.added)):
         for module, numbers in lines.items():
             source = tree.read(module)
             text = source.text.split("\n") if source is not None else []
-            texts += [text[number - 1] for number in numbers if number <= len(text)]
+            texts += [text[number - 1] for number in numbers]
         texts += [name for _, name in find_functions(tree, lines)]
-    return _split_words(" ".join(texts))
+    return find_features(" ".join(texts))
 
 
 def sort_touched(
-    touched: Iterable[TouchedItem], words: Collection[str], definitions: Mapping[str, str]
+    touched: Iterable[TouchedItem], features: Collection[str], definitions: Mapping[str, str]
 ) -> list[TouchedItem]:
-    """Sort the most concerned first, then those whose definition is most like the change.
+    """Sort the most concerned first, then those that have what the change is about.
 
-    A word counts the more the fewer items have it. The quickest of equals is first.
+    The quickest of equals is first.
     """
-    own = {name: _split_words(text) & set(words) for name, text in definitions.items()}
-    counts = Counter(word for found in own.values() for word in found)
     touched = list(touched)
     for one in touched:
-        one.likeness = round(sum(1 / counts[word] for word in own.get(one.name, ())), 4)
-    return sorted(touched, key=lambda one: (-one.hits, -one.likeness, one.seconds, one.name))
+        shared = find_features(_drop_remarks(definitions.get(one.name, ""))) & set(features)
+        one.shared = sorted(shared)
+        if shared:
+            one.why += f"; has {', '.join(one.shared)}"
+    return sorted(touched, key=lambda one: (-one.hits, -len(one.shared), one.seconds, one.name))
 
 
-def _split_words(text: str) -> set[str]:
-    return set(re.findall(r"[a-z]{3,}|[a-z]+\d+", text.lower()))
+def _drop_remarks(text: str) -> str:
+    return re.sub(r"#[^\n]*", "", text)
 
 
 def leave_out(

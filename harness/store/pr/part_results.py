@@ -149,7 +149,7 @@ class TouchedItem(msgspec.Struct):
     left_out: str = ""  # why it was not run here
     is_over_budget: bool = False  # that is why
     runs: list[str] = []  # the changed kernels and functions that it runs, module:name
-    likeness: float = 0.0  # how much its definition has of the words of the change
+    shared: list[str] = []  # the features that it has and the change is about
 
 
 OTHER_BITS = "other bits"  # of a row's answers, before and after
