@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,18 @@ from touched_runs import (
 
 from harness.cli import guard_runs
 from harness.cli.pr import item_parts
+from harness.cli.pr.review import Review
 from harness.core import paths
 from harness.core.outcomes import RunStatus, Verdict
 from harness.releases.managed_releases import get_newest_release
-from harness.runs.pr import source_change, touched_items
+from harness.runs.pr import row_changes, source_change, touched_items
 from harness.runs.pr.touched_items import ChangedNames
 from harness.runs.rehearse.deployment import read_deployments
 from harness.runs.zoo.architecture import list_families, read_architectures
 from harness.store import record_files
 from harness.store.database import Store
-from harness.store.pr.values import ClaimChange, PrPart, PrRun, TouchedItem
+from harness.store.pr.part_results import ClaimChange, TouchedItem
+from harness.store.pr.values import PrPart, PrRun
 from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import RehearsalRun
 from harness.store.zoo.table import ZooTable
@@ -100,9 +103,26 @@ def test_the_most_concerned_come_first_and_then_the_quickest() -> None:
     }
     models = {name: {name} for name in results} | {"unknown": {"llama"}}
     touched = touched_items.find_touched(code, results, models)
+    touched = touched_items.sort_touched(touched, [], {})
     assert [one.name for one in touched] == ["most", "quick", "slow", "unknown", "llama"]
     assert touched[0].why == "launches walk; runs 2 changed functions, such as m:f"
     assert touched[-1].why == "its model's file changed"
+
+
+def test_of_equally_concerned_items_those_come_first_that_have_what_the_change_is_about(
+    tmp_path: Path,
+) -> None:
+    text = ROWS.replace("OTHER = 3", "OTHER = full_to_swa_mapping(3)")
+    base, head = make_tree(tmp_path / "base", ROWS), make_tree(tmp_path / "head", text)
+    change = source_change.read_change(base, head, ["python/sglang/srt/rows.py"])
+    features = touched_items.find_changed_features(change)
+    assert features == {"windows"}
+    items = [TouchedItem(name, "runs it", 1, seconds) for name, seconds in
+             (("quick", 1.0), ("windowed", 9.0), ("remarked", 2.0))]  # fmt: skip
+    definitions = {"windowed": "sliding_window: 16", "remarked": "dim: 3  # no window"}
+    ordered = touched_items.sort_touched(items, features, definitions)
+    assert [one.name for one in ordered] == ["windowed", "quick", "remarked"]
+    assert ordered[0].why == "runs it; has windows"
 
 
 @pytest.mark.parametrize(
@@ -173,6 +193,31 @@ def test_a_base_that_other_code_rehearsed_runs_again(
     save_run(store, make_run("other", [make_result(LARGE, {"m": ["f"]}, 10.0)]))
     item_parts.rehearse_deployments(review)
     assert [name for name, _ in rehearsals.calls] == ["base"] * reruns + ["head"]
+
+
+def test_a_budget_that_leaves_no_item_is_not_green(
+    tmp_path: Path, monkeypatch: Patch, store: Store
+) -> None:
+    others = [make_result(LARGE, COUNT_ROWS, 400.0), make_result(SMALL, {"m": ["f"]}, 1.0)]
+    save_run(store, make_run("other", others))
+    review = make_review(tmp_path, store, budget=300.0)
+    monkeypatch.setattr(Review, "seconds_left", 300.0)
+    item_parts.rehearse_deployments(review)
+    review.run.parts, review.run.status = [PrPart.REHEARSE], RunStatus.FINISHED
+    review.judge_lines()
+    (problem,) = review.run.problems
+    assert problem.startswith("incomplete: python/sglang/srt/rows.py:10: ")
+    assert problem.endswith(f"left out: {LARGE}")
+    assert not review.run.green
+
+
+def test_preparing_both_ends_does_not_count_against_the_budget(
+    tmp_path: Path, store: Store
+) -> None:
+    review = make_review(tmp_path, store, budget=300.0)
+    review.started = time.monotonic() - 500.0
+    review.run.part_seconds = {"prepare": 400.0, "base": 50.0}
+    assert 240.0 < review.seconds_left <= 250.0
 
 
 @pytest.mark.parametrize(
@@ -261,10 +306,8 @@ def test_an_architecture_that_the_change_removes_is_lost() -> None:
     holding = [ClaimResult(ZooClaim.STARTS, Verdict.HOLDS)]
     gone = ArchitectureResult("llama", absent="SGLang runs it through transformers' own code")
     never = ArchitectureResult("zaya", absent="no such type")
-    after = make_zoo_run(gone, never)
-    assert touched_items.needs_base_run(after)
     before = make_zoo_run(ArchitectureResult("llama", holding), never)
-    (change,) = touched_items.compare_claims(before, after)
+    (change,) = row_changes.compare_rows(before, make_zoo_run(gone, never))
     assert change == ClaimChange("llama", "starts", "holds", "absent", gone.absent)
     assert change.is_lost
     run = PrRun("1", "", "", "a..b", "a", "b", RunStatus.FINISHED, claims=[change])
@@ -274,4 +317,3 @@ def test_an_architecture_that_the_change_removes_is_lost() -> None:
     assert [row[2] for row in section.table.rows] == [
         make_mark(view.MARKS[name]) for name in ("holds no more", "fails as before")
     ]
-    assert not touched_items.needs_base_run(make_zoo_run(ArchitectureResult("llama", holding)))
