@@ -168,20 +168,6 @@ def test_waits(hangs, number):
     assert "test_waits: an example was not done at the end" in problem
 
 
-def test_an_example_that_outlasts_the_budget_is_a_problem_and_is_ended(nights: Nights) -> None:
-    nights.write(
-        """
-@given(number=st.integers())
-def test_sleeps(number):
-    time.sleep(600)
-"""
-    )
-    night = nights.night("-j", "1", seconds=1)
-    (problem,) = night["problems"]
-    assert "test_sleeps: an example was not done at the end" in problem
-    wait_until(lambda: not list_living_processes(nights.root))
-
-
 def test_a_budget_begins_when_the_release_is_imported(nights: Nights) -> None:
     nights.write("time.sleep(1.5)\n" + PASSING)
     night = nights.night("-j", "1", seconds=1, code=0)

@@ -76,6 +76,7 @@ def make_review(tmp_path: Path, store: Store, budget: float) -> Review:
         seed=0,
         zoo_limit=2,
         deployment_limit=2,
+        accepted=[],
         budget=budget,
         toggles=[],
     )

@@ -67,7 +67,7 @@ def _make_faults_now(request: MutateRequest) -> tuple[FaultSource, GeneratedFaul
     if source.diff is not None and source.diff.is_wide:
         raise UnfixError(
             f"{request.diff} changed {len(source.diff.lines)} modules: name a TARGET. Without one, "
-            "faults are made where a guard runs, which a run alone finds out"
+            "faults are made in the lines that guards run, and only a run finds those"
         )
     return source, source.make_faults()
 
