@@ -17,6 +17,7 @@ class LaneResult(Protocol):
     name: str
     seconds: float
     functions: dict[str, list[str]]  # of SGLang that ran, by module
+    lines: dict[str, list[int]]  # of the files that a review traces, by module
 
     @property
     def verdict(self) -> Verdict: ...

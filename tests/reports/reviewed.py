@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from harness.core.outcomes import RunStatus
-from harness.store.pr.values import (
-    ChangedFile,
+from harness.store.pr.part_results import (
     ClaimChange,
     GuardChange,
     KernelAnswer,
     KernelChange,
     NewFinding,
-    PrPart,
-    PrRun,
     ToggleChange,
     ToggleEffect,
     TouchedItem,
     UnnoticedFault,
 )
+from harness.store.pr.values import ChangedFile, PrPart, PrRun
 from harness.store.rehearse.values import DeploymentChange
 
 NASTY = "</script><b>bold</b> [bold red]markup[/] a|b `code` 🧪"

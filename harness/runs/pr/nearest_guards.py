@@ -15,7 +15,7 @@ from harness.runs.mutate.function_code import ModuleCode
 from harness.runs.mutate.line_coverage import GuardCoverage
 from harness.store.mutate.faults import MutationFault
 from harness.store.mutate.values import FaultResult
-from harness.store.pr.values import UnnoticedFault
+from harness.store.pr.part_results import UnnoticedFault
 
 UNNOTICED = (Verdict.SURVIVED, Verdict.UNREACHED)
 

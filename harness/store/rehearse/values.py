@@ -149,6 +149,7 @@ class DeploymentResult(msgspec.Struct):
     launches: list[RehearsedLaunch] = []
     findings: list[RehearsalFinding] = []
     functions: dict[str, list[str]] = {}  # of SGLang that ran, by module
+    lines: dict[str, list[int]] = {}  # of the files that a review traces, by module
     operators: list[UncheckedOperator] = []
     calls: dict[str, int] = {}  # of all CUDA operators, checked and not, by name
     resident: int = 0  # bytes that the rehearsal itself took of this machine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from enum import StrEnum
 
@@ -46,6 +47,31 @@ class ClaimResult(msgspec.Struct):
         require_word(self.verdict, CLAIM_VERDICTS)
 
 
+class AnswerSketch(msgspec.Struct):
+    """Tensors that a row computed, small enough to keep (`harness/runs/zoo/answer_sketches.py`)."""
+
+    digest: str
+    projections: list[float]  # on random signs; none for integers
+    largest: float
+    count: int  # elements
+    tolerance: float  # what rounding changes of an element, relative to the largest
+
+    def describe_difference(self, later: AnswerSketch) -> str:
+        """Describe how a later sketch differs beyond rounding; '' if it does not."""
+        if self.digest == later.digest:
+            return ""
+        if not self.projections or (self.count, bool(later.projections)) != (later.count, True):
+            return "other integers, or another shape"
+        pairs = zip(self.projections, later.projections, strict=True)
+        square = sum((old - new) ** 2 for old, new in pairs) / len(self.projections)
+        length = math.sqrt(square)
+        allowed = self.tolerance * max(self.largest, later.largest) * math.sqrt(self.count)
+        if length <= allowed:
+            return ""
+        mean = length / math.sqrt(self.count) / (self.largest or 1.0)
+        return f"moves by {mean:.2g} of the largest number on average"
+
+
 class ArchitectureResult(msgspec.Struct):
     """One architecture, or one family of kernels, on one release."""
 
@@ -55,6 +81,8 @@ class ArchitectureResult(msgspec.Struct):
     absent: str = ""  # why the release has no such architecture; then nothing was run
     kernels: dict[str, int] = {}  # launches of each Triton kernel, `module:name`
     functions: dict[str, list[str]] = {}  # of SGLang that ran, by module
+    lines: dict[str, list[int]] = {}  # of the files that a review traces, by module
+    answers: dict[str, AnswerSketch] = {}  # the batch's logits, or what each formula's kernel gave
     stand_ins: dict[str, int] = {}  # calls of each operator that a stand-in computed
     refused: dict[str, str] = {}  # kernels that no check could run, with the reason
     unanswered: dict[str, int] = {}  # what the device refused by name and SGLang caught
