@@ -350,7 +350,10 @@ class CpuLauncher:
                 lambda number: get_program(number - first),
             )
             facts.in_debug_mode = launch.in_debug_mode
-            return build_violation(facts)
+            violation = build_violation(facts)
+            if isinstance(violation, Violation):
+                violation.is_warning = facts.is_warning
+            return violation
 
         return read_report
 
