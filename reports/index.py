@@ -14,7 +14,6 @@ from harness.core import machine
 from harness.core.files import write_atomically
 from reports.shared import html_file
 from reports.shared.formatting import to_single_line
-from reports.shared.html_file import PageHead
 from reports.shared.page_facts import PageFacts, read_page_facts
 
 NO_FACTS = PageFacts()
@@ -58,10 +57,7 @@ def _render_index(folder: Path, pattern: str, file: Path) -> str:
         "green_count": sum(bool(link.facts.verdict) for link in pages) - red_count,
     }
     return html_file.render_template(
-        "shared/index.html.j2",
-        values,
-        head=PageHead.make([folder.name], [machine.describe_commit()]),
-        styles=STYLES,
+        "shared/index.html.j2", values, [folder.name], [machine.describe_commit()], styles=STYLES
     )
 
 

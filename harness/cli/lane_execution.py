@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,17 +52,17 @@ def execute_in_lanes(
     table: LaneRunTable[LaneRunT],
     noun: str,
     list_problems: Callable[[Any], Sequence[str]],
-) -> bool:
-    """Run the items of a run in a worker of its release; return whether Ctrl-C stopped it."""
+) -> None:
+    """Run the items of a run in a worker of its release, to the end or until Ctrl-C."""
     folder = paths.state_folder() / "runs" / run.id
     worker = LaneProcess(target, module, folder, request.revert, request.enable, request.toggles)
     run.toggles = [f"-{name}" for name in request.revert]
     run.toggles += [f"+{name}" for name in request.enable]
     facts = machine.collect_machine_facts(str(target.python))
     run.versions, run.machine = facts.pop("versions"), facts
-    try:
-        with end_processes_on_exit(), LaneProgress(run, noun, list_problems) as progress:
-            LaneRunner(worker, run, table, progress).execute(make_work(folder))
-    except KeyboardInterrupt:
-        return True
-    return False
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        end_processes_on_exit(),
+        LaneProgress(run, noun, list_problems) as progress,
+    ):
+        LaneRunner(worker, run, table, progress).execute(make_work(folder))

@@ -16,6 +16,7 @@ from harness.cli.run_kinds import RunKind, format_started
 from harness.core import paths
 from harness.core.errors import UnfixError
 from harness.core.files import write_atomically
+from harness.core.outcomes import RunStatus
 from harness.store.record_files import round_numbers, write_record
 
 if TYPE_CHECKING:
@@ -78,6 +79,16 @@ def _make_facts(kind: RunKind, runs: Sequence[Any]) -> PageFacts:
     is_red = kind.get_exit_code(worst) != 0
     verdict = kind.describe_verdict(worst)
     return PageFacts.make(verdict, is_red, format_started(worst), worst.command)
+
+
+def finish_run(kind: RunKind, run: Any, arguments: argparse.Namespace, hint: str = "") -> int:
+    """Show a run that has just ended; return its exit code, which is 130 if Ctrl-C stopped it."""
+    code = write_and_print_run(kind, [run] if kind.name == "prove" else run, arguments)
+    if run.status is RunStatus.FINISHED:
+        return code
+    if hint:
+        options.report_status(f"stopped; {hint}")
+    return 130
 
 
 def get_default_page(name: str) -> Path:

@@ -69,6 +69,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare for `--teeth` here too, since a user's folder does not have our conftest."""
     config.addinivalue_line("markers", f"{cells.GUARDS_MARKER}(*toggles): the toggles it guards")
+    config.addinivalue_line("markers", "runs_on(device): where `unfix prove` runs it by default")
     config.addinivalue_line(
         "markers", f"{BEFORE_FORKS_MARKER}(ready=…): a function to call once, before any fork"
     )

@@ -236,7 +236,10 @@ def _is_assertion_of_harness(error: BaseException) -> bool:
     if type(error) is not AssertionError or error.__traceback__ is None:
         return False
     *_, (innermost_frame, _) = traceback.walk_tb(error.__traceback__)
-    return Path(innermost_frame.f_code.co_filename).is_relative_to(paths.HARNESS_FOLDER)
+    file = Path(innermost_frame.f_code.co_filename)
+    return file.is_relative_to(paths.HARNESS_FOLDER) and not file.is_relative_to(
+        paths.CARRIED_FOLDER  # suites of a wheel
+    )
 
 
 def _is_lack_of_memory(error: BaseException) -> bool:

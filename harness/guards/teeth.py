@@ -152,7 +152,7 @@ def _make_report(
     )
     if outcome == "failed":
         report.sections += [
-            (f"replay the {side.side} side", side.replay)
+            (f"replay {verdicts.SIDE_PHRASES.get(side.side, side.side)}", side.replay)
             for side in cell.sides.values()
             if side.replay
         ]
@@ -164,7 +164,7 @@ def _describe_failure(cell: CellResult) -> str:
     assert cell.verdict is not None
     parts = [f"{cell.toggle} is {cell.verdict.value}: {cell.why}"]
     parts += [
-        f"{side.side}: {side.outcome.value}\n{side.detail}"
+        f"{side.outcome.value} {verdicts.SIDE_PHRASES.get(side.side, side.side)}\n{side.detail}"
         for side in cell.sides.values()
         if side.detail and side.outcome is not Outcome.PASSED
     ]

@@ -48,29 +48,35 @@ def judge_sides(fixed: SideResult, buggy: SideResult) -> tuple[Verdict, str]:
         return Verdict.NA, fixed.headline
     for side in (fixed, buggy):
         if side.outcome is Outcome.FLAKY:
-            return Verdict.FLAKY, f"{side.side}: {side.headline}"
+            return Verdict.FLAKY, _describe_end(side)
         if side.outcome is Outcome.UNDRAWN:
-            return Verdict.UNDRAWN, f"{side.side}: {side.headline}"
+            return Verdict.UNDRAWN, _describe_end(side)
     if fixed.outcome in INVALID_OUTCOMES:
-        return Verdict.BROKEN, f"fixed: {fixed.headline}"
+        return Verdict.BROKEN, _describe_end(fixed)
     if away:
-        reason = f"{away[0].side}: n/a, and the other side is not: {away[0].headline}"
+        where = SIDE_PHRASES[away[0].side]
+        reason = f"n/a {where} alone: {away[0].headline}"
         return Verdict.BROKEN, reason
     if fixed.outcome.is_death:
-        return Verdict(fixed.outcome.value), f"fixed: {fixed.headline}"
+        return Verdict(fixed.outcome.value), _describe_end(fixed)
     if fixed.outcome is Outcome.FAILED and fixed.reach:
-        return Verdict.BROKEN, f"fixed: {fixed.headline}"
+        return Verdict.BROKEN, _describe_end(fixed)
     if buggy.outcome in INVALID_OUTCOMES:
-        return Verdict.BROKEN, f"buggy: {buggy.headline}"
+        return Verdict.BROKEN, _describe_end(buggy)
     if not (fixed.reach and buggy.reach):
-        sides = " and the ".join(side.side for side in (fixed, buggy) if not side.reach)
-        return Verdict.UNREACHED, f"the toggled code never ran on the {sides} side"
+        without = [SIDE_PHRASES[one.side] for one in (fixed, buggy) if not one.reach]
+        where = f" {without[0]}" if len(without) == 1 else ""
+        return Verdict.UNREACHED, f"the toggled code never ran{where}"
     if buggy.outcome is Outcome.PASSED:
-        reason = f"it passes buggy, and the toggled code ran {buggy.reach} times"
+        reason = f"it passes with the fix reverted, and the toggled code ran {buggy.reach} times"
         return Verdict.TOOTHLESS, reason
     if buggy.outcome not in BUG_OUTCOMES:
-        return Verdict(buggy.outcome.value), f"buggy: {buggy.headline}"
+        return Verdict(buggy.outcome.value), _describe_end(buggy)
     return Verdict.PROVEN, buggy.headline
+
+
+def _describe_end(side: SideResult) -> str:
+    return f"{SIDE_PHRASES.get(side.side, side.side)}: {side.headline}"
 
 
 def explain_weak_evidence(failed_with: Sequence[bool], failed_without: Sequence[bool]) -> str:
@@ -98,7 +104,8 @@ def judge_cell(cell: CellResult) -> None:
             cell.verdict, cell.why = _judge_repetitions(cell)
     for side in cell.sides.values():
         for first in filter(None, (side.first, *(again.first for again in side.again))):
-            cell.why += f" ({side.side} at the second attempt; the first: {first})"
+            where = SIDE_PHRASES.get(side.side, side.side)
+            cell.why += f" ({where} at the second attempt; the first: {first})"
 
 
 def find_missing_sides(cell: CellResult) -> list[str]:
@@ -153,9 +160,9 @@ def _judge_repetitions(cell: CellResult) -> tuple[Verdict, str]:
         return Verdict.PROVEN, buggy.headline
     name, again = differing
     if again.outcome is Outcome.UNDRAWN:
-        return Verdict.UNDRAWN, f"{name}: {again.headline}"
+        return Verdict.UNDRAWN, f"{SIDE_PHRASES[name]}: {again.headline}"
     if again.outcome is Outcome.LOST:  # says nothing about the guard
-        return Verdict.BROKEN, f"{name}: {again.headline}"
+        return Verdict.BROKEN, f"{SIDE_PHRASES[name]}: {again.headline}"
     failures = 1 + sum(is_expected_outcome("buggy", each.outcome) for each in buggy.again)
     failures_fixed = sum(not is_expected_outcome("fixed", each.outcome) for each in fixed.again)
     runs_fixed = _count_first_pass(buggy) + len(fixed.again)

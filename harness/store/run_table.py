@@ -11,7 +11,7 @@ import contextlib
 import re
 import time
 from collections.abc import Iterator
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 
 import msgspec
 
@@ -20,6 +20,7 @@ from harness.core.outcomes import RunStatus
 from harness.store.database import Store, encode_json
 from harness.store.writer_process import identify_this_process, is_process_alive
 
+ShardNumber = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 # An id names files, such as the page of a run, and a store may come from elsewhere.
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
@@ -127,20 +128,30 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
 
     def list_runs(self) -> list[ListedRunT]:
         """Return every run without its items, the oldest first; within a second, as they ended."""
-        runs = []
-        for run_id, status, process, data in self.store.query(
-            "SELECT id, status, process, data FROM runs WHERE kind = ? ORDER BY started, rowid",
+        rows = self.store.query(
+            "SELECT id, started, status, process, data FROM runs WHERE kind = ? "
+            "ORDER BY started, rowid",
             self.kind,
-        ):
-            run = self.store.decode(data, self.listed_type)
-            if run.id != run_id or not _RUN_ID.fullmatch(run.id):
-                raise UnfixError(f"{self.store.file} has a run with a wrong id: {run_id!r}")
-            run.status = resolve_status(status, process)
-            runs.append(run)
-        return runs
+        )
+        with self.store.explain_content():
+            return [self._read_run(*row) for row in rows]
+
+    def _read_run(self, run_id: str, started: str, status: str, process: str, data: str) -> Any:
+        """Read a run's own row, which may come from a store of another machine."""
+        run: Any = self.store.decode(data, self.listed_type)
+        if run.id != run_id or not _RUN_ID.fullmatch(run.id):
+            raise UnfixError(f"{self.store.file} has a run with a wrong id: {run_id!r}")
+        if started != self._format_started(run):
+            raise ValueError(f"run {run_id} started at {started!r} and at {run.started!r}")
+        run.status = resolve_status(status, process)
+        return run
 
     def load_whole(self, run: ListedRunT) -> WholeRunT:
         """Load a listed run with its items."""
+        with self.store.explain_content():
+            return self._load_whole(run)
+
+    def _load_whole(self, run: ListedRunT) -> WholeRunT:
         items = {name: self.load_items(run.id, name) for name in self.item_types}
         return cast("WholeRunT", msgspec.structs.replace(cast("Any", run), **items))
 
@@ -184,6 +195,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
         for run in runs:
             own = own_runs.get(run.id)
             if own is None or self._is_behind(own, other.measure_progress(run)):
+                other.load_whole(run)  # so that no item which cannot be read is copied
                 self._copy_run(other, run.id)
         return [run.id for run in runs]
 

@@ -24,9 +24,17 @@ VERDICT_TONES = {
 
 
 def make_kernel_table(audit: ReleaseAudit) -> ReportTable:
+    numbers: dict[tuple[str, str], int] = {}  # of each kernel's first finding
+    for number, finding in enumerate(audit.possible, 1):
+        numbers.setdefault((finding.module, finding.kernel), number)
     rows: TableRows = [
         [
-            make_code_cell(kernel.kernel),
+            make_code_cell(
+                kernel.kernel,
+                f"#finding-{numbers[kernel.module, kernel.kernel]}"
+                if (kernel.module, kernel.kernel) in numbers
+                else "",
+            ),
             make_code_cell(kernel.module),
             TableCell(kernel.verdict, VERDICT_TONES[kernel.verdict]),
             "; ".join(kernel.reasons),

@@ -10,7 +10,7 @@ from reports.matrix import view
 from reports.matrix.view import OUTCOME_MARKS, MatrixView
 from reports.shared import html_file
 from reports.shared.formatting import to_single_line
-from reports.shared.html_file import PageHead, embed_json
+from reports.shared.html_file import embed_json
 
 STYLES = ("shared/runs.css", "shared/bars.css", "matrix/page.css")
 SCRIPTS = ("shared/dom.js", "matrix/page.js")
@@ -31,12 +31,13 @@ def render_page(run: MatrixRun) -> str:
         "values": MAX_VALUES,
         "index": embed_json(make_index(matrix_view)),
     }
-    head = PageHead.make(
+    return html_file.render_template(
+        "matrix/page.html.j2",
+        values,
         [run.name, f"SGLang {sglang}" if (sglang := run.machine.get("sglang")) else ""],
         [run.commit],
-    )
-    return html_file.render_template(
-        "matrix/page.html.j2", values, head=head, styles=STYLES, scripts=SCRIPTS
+        styles=STYLES,
+        scripts=SCRIPTS,
     )
 
 

@@ -15,6 +15,7 @@ from harness.store.prove.joined_runs import join_runs
 from harness.store.prove.values import (
     BUG_OUTCOMES,
     CellResult,
+    ProveKind,
     ProveRun,
     ReleaseFacts,
     SideResult,
@@ -300,12 +301,10 @@ def make_view(runs: ProveRun | Sequence[ProveRun]) -> ProofView:
     return ProofView(tuple(runs), main, columns, grouped)
 
 
-def join_runs_of_kind(runs: list[ProveRun], kind: str) -> ProveRun:
-    return (
-        join_runs(runs)
-        if runs
-        else ProveRun(id="", kind=kind, started="", status=RunStatus.FINISHED)
-    )
+def join_runs_of_kind(runs: list[ProveRun], kind: ProveKind) -> ProveRun:
+    if runs:
+        return join_runs(runs)
+    return ProveRun(id="", kind=kind, started="", status=RunStatus.FINISHED)
 
 
 def make_row(

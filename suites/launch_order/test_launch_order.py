@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from fixtures import launch_order as adapter
 
+pytestmark = pytest.mark.runs_on("virtual")
 SIZES = st.integers(1, 24)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -317,17 +316,3 @@ def test_a_known_fix_is_held_and_a_commit_that_cannot_be_read_is_no_answer(
     assert "toy-class-body: fixed → buggy" in found["step"]["changed"]
     toggles = {tuple(trial["toggles"]) for trial in found["trials"]}
     assert toggles == {(), ("toy-static",)}  # only if it is not applied already
-
-
-def test_commits_replay_and_a_changed_log_is_refused(recorded_search: RecordedSearch) -> None:
-    bisect, found, record = recorded_search.bisect, recorded_search.found, recorded_search.record
-    again = ("--replay", str(record), "--repo", str(recorded_search.history.folder))
-    replayed = bisect.search(*again, kind="commits")
-    assert replayed["step"] == found["step"]
-    log = json.loads(record.read_text())
-    for trial in log["trials"]:
-        if trial["where"] == found["step"]["before"]:
-            trial["answer"] = "fails"
-    record.write_text(json.dumps(log))
-    done = bisect.run(*again, kind="commits")
-    assert done.returncode == 2

@@ -87,7 +87,7 @@ def test_errors_are_open_and_red(fakes: Fakes) -> None:
 
 
 def test_a_server_without_any_answer_hangs(fakes: Fakes) -> None:
-    fakes.request_timeout = 3.0
+    fakes.request_timeout = 1.5
     hanging = (make_fake("all", "base", hang=[1, 1]), make_fake("some", "base", hang=[8, 1]))
     evaluation = fakes.run(make_fake("base"), *hanging, items=8)
     verdicts = {one.candidate: one.verdict for one in evaluation.compared}

@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 from nights import make_record
-from rich.console import Console
 
-from harness.cli import options, progress_display
-from harness.cli.fuzz.progress import FuzzProgress
+from harness.cli import options
 from harness.core import paths
 from harness.core.outcomes import RunStatus
 from harness.runs.fuzz import failure_files, failure_identity
@@ -175,30 +173,6 @@ def test_each_report_of_a_run_has_all_its_results(capsys: pytest.CaptureFixture[
     in_page = html.unescape(page.render_page(make_run()))
     for report in (shown, in_markdown, in_page):
         assert [words for words in CONTENTS if words not in report] == []
-
-
-def test_a_log_has_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
-    with FuzzProgress() as progress:
-        progress.report_progress(make_run())
-        assert capsys.readouterr().err == ""
-        progress.last_logged -= progress_display.LOG_INTERVAL + 1
-        progress.report_progress(make_run())
-    assert capsys.readouterr().err == f"unfix: so far {SUMMARY}\n"
-
-
-def test_a_terminal_has_a_table(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    console = Console(stderr=True, force_terminal=True, width=120, highlight=False)
-    monkeypatch.setattr(progress_display, "Console", lambda **_: console)
-    with FuzzProgress() as progress:
-        progress.report_progress(make_run())
-        progress.report_failure(make_run().failures[0])
-    shown = capsys.readouterr().err
-    assert "nearest to an edge" in shown
-    assert "fullness 0.75" in shown
-    assert "unfix: failed: suites/k/test_k.py::test_x on SGLang 1.0" in shown
 
 
 def test_a_name_says_what_failed_and_is_one_for_each_failure() -> None:

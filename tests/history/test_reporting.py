@@ -7,13 +7,11 @@ import json
 import re
 import shutil
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import simulated
-from calling import PATIENCE_SECONDS
 from fixture_types import Output, Patch
 from simulated import SimulatedNights
 
@@ -23,7 +21,6 @@ from harness.core.errors import UnfixError
 from harness.core.outcomes import Verdict
 from harness.runs.history import time_window
 from harness.runs.history.resource_prices import ResourcePrices, parse_prices
-from harness.runs.history.search_suggestion import SuggestedSearch
 from reports.history import charts
 from reports.history import page as history_page
 from reports.history.view import HistoryView
@@ -115,7 +112,7 @@ def test_a_store_of_another_format(nights: SimulatedNights, capsys: Output) -> N
         (["--issues", "x"], "needs --since TIME"),
         (["--since", "3d", "--list"], "name none, leave out --list"),
         (["--since", "3d", "--junit", "x"], "no JUnit"),
-        (["--since", "3d", "--bisect", "3m"], "say where they go"),
+        (["--since", "3d", "--bisect", "3m"], "--bisect needs --issues DIR"),
         (["--since", "3d", "--issues", "x", "--bisect", "soon"], "--bisect 'soon' is no budget"),
         (["--since", "3d", "--price", "cpu"], "--price cpu is no price"),
         (["--since", "3d", "--price", "cpu=nan"], "is no price"),
@@ -284,32 +281,6 @@ def test_a_search_about_something_else_is_not_quoted(nights: SimulatedNights) ->
     (text,) = write_issues(nights).values()
     assert "another one" not in text
     assert "It was not searched for yet" in text
-
-
-def test_a_failed_search_is_reported(
-    nights: SimulatedNights, monkeypatch: Patch, capfd: Output
-) -> None:
-    """The real `unfix bisect` runs on a release that is not installed."""
-    command = ["bisect", "toggles", "--release", "0.0", "--", "no"]
-    monkeypatch.setattr(SuggestedSearch, "command", command)
-    nights.matrix(2, {"a": "x"}, command="false")
-    (text,) = write_issues(nights, "--bisect", "60s").values()
-    assert "searching: ./unfix bisect toggles" in (errors := capfd.readouterr().err)
-    assert "0.0" in errors.partition("searching")[2]
-    assert "It was not searched for yet" in text
-
-
-def test_a_search_beyond_the_budget_is_ended(nights: SimulatedNights, monkeypatch: Patch) -> None:
-    child = ("sh", "-c", "trap '' TERM; sleep 600; :")  # and one that refuses
-    monkeypatch.setattr(failure_search, "UNFIX_COMMAND", child)
-    monkeypatch.setattr(failure_search, "END_TIMEOUT", 0.2)
-    monkeypatch.setattr(failure_search, "MIN_SEARCH_SECONDS", 0.1)
-    nights.matrix(2, {"a": "x", "b": "x"}, command="false")
-    begun = time.monotonic()
-    texts = list(write_issues(nights, "--bisect", "1s").values())
-    assert time.monotonic() - begun < PATIENCE_SECONDS
-    assert "It was not searched for yet" in texts[0]
-    assert "The budget of this night was used up" in texts[1]
 
 
 def test_a_stopped_report_ends_a_search(

@@ -13,8 +13,6 @@ from calling import PATIENCE_SECONDS, is_alive, wait_until
 from driving import RAY_WARNINGS, Drive, make_cell
 
 from harness.core.errors import NotReadyError
-from harness.matrices.schema import MachineNeeds
-from harness.runs.matrix import node_resources
 from harness.runs.matrix.cell_plan import MatrixCell
 from harness.runs.matrix.cell_scheduler import CellExecutor, CellScheduler, RetryRules, RunLocation
 from harness.runs.matrix.local_executor import LocalExecutor, MachineDevices
@@ -153,42 +151,6 @@ def list_nodes() -> list[dict[str, Any]]:
     return [node for node in found if node["Alive"]]
 
 
-def test_a_cell_that_no_node_can_run_ends_at_once_and_the_others_run(
-    on_ray: Any, tmp_path: Path
-) -> None:
-    cells = [
-        make_cell("gpu", "true", gpus=1.0),
-        make_cell("many", "true", cpus=64.0),
-        make_cell("tpu", "true", custom={"tpu": 2.0}),
-        make_cell("npu", "true", custom={"NPU": 1.0}),
-        make_cell("fine", "true"),
-    ]
-    # A cell that waits for such a node would wait for ever.
-    found = run_cells(cells, on_ray, tmp_path)
-    assert {name: result.outcome_word for name, result in found.items()} == {
-        **dict.fromkeys(("gpu", "many", "tpu"), "not-ready"), "npu": "passed", "fine": "passed"
-    }  # fmt: skip
-    assert found["gpu"].attempts[0].how == "no node has GPU (1 needed, 0 at most)"
-    assert found["tpu"].attempts[0].how == "no node has tpu (2 needed, 0 at most)"
-
-
-def test_a_node_gone_for_good_is_not_ready(cluster: Cluster, on_ray: Any, tmp_path: Path) -> None:
-    leaving = cluster.add_node(**NODE, resources={"leaving": 1})
-    wait_until(lambda: any("leaving" in node["Resources"] for node in list_nodes()))
-    on_ray.nodes = [node["Resources"] for node in list_nodes()]
-    stays = f"touch {tmp_path}/there; sleep 610"
-    cells = [make_cell("stays", stays, custom={"leaving": 1.0}), make_cell("fine", "true")]
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run_cells, cells, on_ray, tmp_path)
-        wait_until((tmp_path / "there").exists)
-        cluster.remove_node(leaving, allow_graceful=False)
-        found = running.result(PATIENCE_SECONDS)
-    assert found["fine"].outcome_word == "passed"
-    assert found["stays"].outcome_word == "not-ready"
-    assert found["stays"].attempts[0].outcome.value == "lost"
-    assert "no node has leaving" in found["stays"].attempts[-1].how
-
-
 def test_a_lost_driver_leaves_nothing_and_is_gone_on_with(cluster: Cluster, drive: Drive) -> None:
     wait = f"test -e {drive.flag('go')} || {{ touch {drive.flag('there')}; sleep 617; }}"
     long = f"{drive.marks('long')}; echo $$ > {drive.flag('pid')}; {wait}"
@@ -217,18 +179,3 @@ def test_a_cluster_that_is_not_there_ends_with_3_and_words(drive: Drive) -> None
     with pytest.raises(NotReadyError, match=rf"no Ray cluster answers at {address}: .*ray start"):
         drive.run("--on", "ray", "--address", address)
     assert MatrixTable(drive.store).list_runs() == []
-
-
-def test_a_kind_of_gpu_is_an_accelerator_type_or_a_resource_by_its_name() -> None:
-    typed = [{"CPU": 8.0, "GPU": 8.0, "accelerator_type:H200": 1.0}]
-    named = [{"CPU": 8.0, "GPU": 4.0, "h200": 4.0}, {"CPU": 64.0}]
-    one = MachineNeeds(gpus=1.0, gpu="H200")
-    assert node_resources.to_ray_resources(one, typed).accelerator == "H200"
-    assert node_resources.to_ray_resources(one, named).resources == {"h200": 1.0}
-    counts = [node_resources.count_fitting_cells(one, nodes) for nodes in (typed, named)]
-    assert counts == [8, 4]
-    shortage = node_resources.describe_shortage(MachineNeeds(gpus=1.0, gpu="B200"), typed)
-    assert shortage == "no node has B200 (1 needed, 0 at most)"
-    # Each cell is on some node, and all are never on one.
-    apart = node_resources.describe_shortage(MachineNeeds(cpus=32.0, gpus=1.0), named)
-    assert apart == "no node has all of 32 CPU, 1 GPU"

@@ -7,11 +7,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
-import pytest
-from driving import Drive, make_cell, replace_planning
-from fixture_types import Patch
+from driving import Drive, make_cell
 
-from harness.core.errors import NotReadyError
 from harness.core.outcomes import Outcome, RunStatus
 from harness.store.database import Store
 from harness.store.matrix.table import MatrixTable
@@ -65,35 +62,6 @@ def test_the_time_of_a_cell_is_the_median_of_its_green_and_red_attempts(tmp_path
         attempt = CellAttempt(number, outcome, "", "then", seconds)
         MatrixTable(store).save_attempts("m-1", [("a", attempt)])
     assert MatrixTable(store).load_median_seconds() == {"a": 3.0}
-
-
-def test_a_full_disk_stops_the_run_which_resumes_later(drive: Drive, monkeypatch: Patch) -> None:
-    script = "sleep 0.4; {}; head -c 4000 /dev/zero"
-    drive.write(*(make_cell(f"c{n}", script.format(drive.marks(f"c{n}"))) for n in range(8)))
-    keep = MatrixTable.save_attempts
-    written = []
-
-    def full(table: MatrixTable, run: str, ended: Any) -> None:
-        written.append(len(list(ended)))
-        if sum(written) > 2:
-            pages = table.store.db.execute("PRAGMA page_count").fetchone()[0]
-            table.store.db.execute(f"PRAGMA max_page_count = {pages}")
-        keep(table, run, ended)
-
-    monkeypatch.setattr(MatrixTable, "save_attempts", full)
-    with pytest.raises(NotReadyError, match="full"):
-        drive.run()
-    monkeypatch.undo()
-    monkeypatch.setenv("UNFIX_HOME", str(drive.root))
-    monkeypatch.chdir(drive.root)
-    replace_planning(monkeypatch.setattr)
-    run = drive.newest()
-    assert run.status == RunStatus.STOPPED
-    assert run.counts["passed"] >= 1
-    done = [one.identity for one in run.cells if one.is_done]
-    assert drive.run("--resume") == 0
-    assert drive.newest().counts == {"passed": 8}
-    assert {drive.times(name) for name in done} == {1}
 
 
 def test_nothing_that_is_not_wholly_green_is_green() -> None:

@@ -273,19 +273,6 @@ def test_the_records_are_of_this_checkout_and_of_the_newest_release() -> None:
         assert {one.name for one in run.results} <= names
 
 
-def test_a_record_of_another_release_stands_for_none(tmp_path: Path, monkeypatch: Patch) -> None:
-    """Nor does one of a few deployments, whose name comes behind any number."""
-    monkeypatch.setattr(paths, "project_folder", lambda: tmp_path)
-    folder = tmp_path / "bench" / "recorded"
-    folder.mkdir(parents=True)
-    for name in ("zoo-0.5.9", "zoo-whole-prompts"):
-        (folder / f"{name}.json.xz").touch()
-    assert touched_items.find_record("zoo") is None
-    newest = folder / f"zoo-{get_newest_release().name}.json.xz"
-    newest.touch()
-    assert touched_items.find_record("zoo") == newest
-
-
 @pytest.mark.parametrize(("refusal", "left"), [("", []), ("exceeded 240 s", ["a"])])
 def test_an_item_that_was_killed_is_not_recorded(
     store: Store, refusal: str, left: list[str]

@@ -104,7 +104,7 @@ class PlayedRehearsals:
 
     def rehearse(
         self, target: ReleaseTarget, request: RehearseRequest, deployments: list[Deployment]
-    ) -> tuple[RehearsalRun, bool]:
+    ) -> RehearsalRun:
         names = [one.name for one in deployments]
         self.calls.append((target.name, names))
         functions = COUNT_ROWS if target.requested_as != "silent" else {}
@@ -114,4 +114,4 @@ class PlayedRehearsals:
         if target.name == "head":
             run.deployments[0].phases[0].failure = self.failure_of_head
         save_run(self.store, run)
-        return run, False
+        return run

@@ -201,7 +201,7 @@ def test_a_failure_that_hypothesis_reports_was_seen_twice(rate: float) -> None:
     """So a test that fails by chance is reported no more often than its rate, in any length."""
     drawn = random.Random(f"hypothesis {rate}")
     reports = 0
-    times = 150
+    times = 80
 
     for seed in range(times):
 

@@ -186,7 +186,7 @@ def test_a_worker_or_a_supervisor_is_killed_at_each_step_and_another_takes_over(
     assert steps >= least
     half = (steps + 1) // 2
     got_over_two = [
-        check_two_kills(prove, command, one, one + half) for one in range(1, steps - half + 1, 3)
+        check_two_kills(prove, command, one, one + half) for one in range(1, steps - half + 1, 5)
     ]
     assert any(got_over_two)
     wait_until(lambda: not list_living_processes(prove.root))

@@ -136,42 +136,6 @@ def test_cells_are_grouped_and_filtered_and_a_group_is_filled_when_it_opens(
     assert tab.locator("#none").is_visible()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_green_run_is_a_green_page_without_failures(
-    tab: Page, tmp_path: Path, scheme: Any
-) -> None:
-    show_page(tab, page.render_page(make_fine_run()), tmp_path / "matrix.html", scheme=scheme)
-    assert tab.locator(".verdict .colour").inner_text() == "Green"
-    assert tab.inner_text("h1") == "Every one of 4 cells is green."
-    assert tab.locator("#failures").is_hidden()
-
-
-def test_ten_thousand_cells_open_and_answer_quickly(tab: Page, tmp_path: Path) -> None:
-    run = make_run(
-        *(make_cell(f"bad-{n:05}", Outcome.FAILED, kv="fp8") for n in range(500)),
-        *(make_cell(f"cell-{n:05}", Outcome.PASSED) for n in range(9500)),
-    )
-    show_page(tab, page.render_page(run), tmp_path / "matrix.html")
-    assert (tmp_path / "matrix.html").stat().st_size < 3_000_000
-    timing = "performance.timing"
-    spent = tab.evaluate(f"{timing}.domContentLoadedEventEnd - {timing}.responseStart")
-    assert spent < 5000
-    assert len(read_heads(tab)) == 30
-    tab.locator("#more").click()
-    assert len(read_heads(tab)) == 60
-    took = tab.evaluate(
-        "() => { const begun = performance.now(); const search = document.getElementById('search');"
-        "search.value = 'bad-00499'; search.dispatchEvent(new Event('input'));"
-        "return performance.now() - begun; }"
-    )
-    assert took < 1000
-    assert tab.locator("#shown").inner_text() == "1 of 10000 cells"
-    tab.locator("#clear").click()
-    tab.locator(".group").last.locator("summary").click()
-    tab.locator(".group").last.locator("tbody tr").first.wait_for()
-    assert tab.locator(".group").last.locator("tbody tr").count() == 200
-
-
 def test_each_value_has_its_share_of_green_and_the_most_different_axis_is_first() -> None:
     cells = [
         *(make_cell(f"a{n}", Outcome.PASSED) for n in range(6)),
@@ -209,16 +173,6 @@ def test_a_green_run_is_one_table_and_one_line() -> None:
     assert "axis" not in render_run(make_fine_run())
 
 
-def test_a_gpu_and_the_sglang_beside_it_are_among_the_facts() -> None:
-    run = make_fine_run()
-    labels = [label for label, _ in view.make_view(run).facts]
-    assert "GPU" not in labels
-    run.machine = {"gpu": "NVIDIA H200, 580.1", "sglang": "0.5.16"}
-    facts = dict(view.make_view(run).facts)
-    assert str(facts["GPU"]) == "NVIDIA H200, 580.1"
-    assert str(facts["SGLang beside it"]) == "0.5.16"
-
-
 def test_flaky_alone_is_red_everywhere() -> None:
     run = make_run(
         make_cell("a", Outcome.PASSED),
@@ -237,9 +191,3 @@ def test_markdown_escapes_all_text() -> None:
     assert "| kv | <code>fp8</code> | 0/2 (0%) | 1 hang, 1 failed |" in text
     green = markdown.render_markdown(make_fine_run())
     assert green.startswith("## ✓ Matrix nightly: green")
-
-
-def test_many_failures_are_counted() -> None:
-    run = make_run(*(make_cell(f"bad-{n}", Outcome.FAILED) for n in range(100)))
-    assert "and 90 more; the page has all of them" in render_run(run)
-    assert "… and 70 more." in markdown.render_markdown(run)

@@ -82,17 +82,6 @@ def test_report_names_the_file_that_a_full_disk_refuses(
     assert describe_refusal(full) in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--html", "--markdown", "--record", "--sarif"])
-def test_audit_names_the_file_that_a_full_disk_refuses(
-    option: str, full: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kernel = KernelAudit("walk", "m", "a.py", 1, Verdict.SAFE, 0, ())
-    audit = ReleaseAudit("0.5.23", (kernel,), "limits.yaml", 0)
-    monkeypatch.setattr(execution, "_audit_requested_trees", lambda chosen: audit)
-    assert main(["audit", "--no-rehearsal", option, str(full)]) == 3
-    assert describe_refusal(full) in capsys.readouterr().err
-
-
 def test_a_full_disk_leaves_the_old_page_and_is_named_with_the_new_ones_path(
     full: Path,
 ) -> None:
@@ -109,16 +98,6 @@ def test_a_link_stays_a_link_to_the_written_file(tmp_path: Path) -> None:
     write_atomically(tmp_path / "link", "text")
     assert (tmp_path / "file").read_text() == "text"
     assert (tmp_path / "link").is_symlink()
-
-
-def test_a_pipe_is_written_into_and_stays_a_pipe(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    write_atomically(pipe, "text")
-    assert pipe.is_fifo()
-    assert os.read(reader, 100) == b"text"
-    os.close(reader)
 
 
 def test_each_proof_has_a_page_of_its_own_and_the_index_lists_them_all(home: Path) -> None:
@@ -163,15 +142,6 @@ def test_the_index_takes_verdicts_from_runs_and_not_from_titles(tmp_path: Path) 
         ["✕ red", "2026-01-01 00:00:00 UTC", "first", "unfix rehearse one", "0.5.23 · cpu"],
     ]
     assert "4 pages: 2 red, 1 green" in (tmp_path / "index.html").read_text()
-
-
-def test_the_page_of_a_run_gives_the_index_its_date_and_command(home: Path) -> None:
-    [name] = store_proofs(1)
-    code = main(["report", name])
-    [[verdict, date, run, command, tested]] = read_index_rows(home / "reports" / "out")
-    assert verdict == ("✕ red" if code else "✓ green")
-    assert date.endswith(" UTC")
-    assert (command, run, bool(tested)) == ("unfix prove", f"prove-{name}", True)
 
 
 def test_a_page_names_the_toggles_of_a_proof_or_how_many_there_are() -> None:

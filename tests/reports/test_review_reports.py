@@ -11,7 +11,7 @@ from reviewed import ROWS, add_everything, make_run
 
 from harness.store.pr.line_results import ChangedFunction, UnrunLine
 from harness.store.pr.part_results import GuardChange, KernelAnswer, UnnoticedFault
-from harness.store.pr.values import PrPart, PrRun
+from harness.store.pr.values import PrRun
 from reports.pr import markdown, page, sarif, terminal
 
 
@@ -92,9 +92,9 @@ def test_sarif_has_each_problem_at_its_line() -> None:
 
 
 def make_functions(count: int) -> list[ChangedFunction]:
-    ran = {"ran_by": ["zoo olmo3", "zoo llama", "suites/a/t.py::test_rows"]}
+    ran = ["zoo olmo3", "zoo llama", "suites/a/t.py::test_rows"]
     functions = [
-        ChangedFunction("m", f"count_{n}", ROWS, n, ["-  return 1", "+  return 2"], 1, **ran)
+        ChangedFunction("m", f"count_{n}", ROWS, n, ["-  return 1", "+  return 2"], 1, ran)
         for n in range(1, count)
     ]
     functions[0].evidence = ["olmo3: answers of logits: moves by 0.3", "olmo3: starts fails now"]
@@ -178,13 +178,6 @@ def test_nothing_to_do_is_said_in_words_and_not_in_zeros() -> None:
     assert "no kernel changed" in text
     assert "no fault can be made in the changed lines" in text
     assert not re.search(r"\b0 (changed|of 0 faults)", text)
-
-
-def test_nothing_to_do_is_said_of_parts_that_ran_alone() -> None:
-    run = make_run()
-    run.parts = [PrPart.TOGGLES]
-    for text in (render_terminal(run), markdown.render_markdown(run), page.render_page(run)):
-        assert not re.search("no guard runs|no changed kernel|no kernel changed|no fault can", text)
 
 
 def test_sarif_names_a_file_even_where_none_changed() -> None:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evaluated import LONG, make_awful_evaluation, make_fine_evaluation
+from evaluated import make_awful_evaluation, make_fine_evaluation
 
-from harness.cli.commands import KINDS
 from harness.cli.report import command
 from harness.core.errors import UnfixError
 from harness.core.outcomes import RunStatus
@@ -54,26 +53,6 @@ def test_an_evaluation_of_a_dead_process_is_stopped(tmp_path: Path) -> None:
     assert EvalTable(store).get(evaluation.id).status == RunStatus.STOPPED
     EvalTable(store).save(evaluation)
     assert EvalTable(store).get(evaluation.id).status == RunStatus.RUNNING
-
-
-def test_a_list_says_nothing_of_the_verdict_of_a_running_evaluation(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    evaluation = make_fine_evaluation()
-    evaluation.status, evaluation.compared = RunStatus.RUNNING, []
-    EvalTable(Store(tmp_path / "a.sqlite")).save(evaluation)
-    assert report_store(tmp_path / "a.sqlite", list=True) == 0
-    assert re.search(r"2026-11-21\S+ +running +cpu: no comparisons", capsys.readouterr().out)
-
-
-def test_json_is_whole_and_strict() -> None:
-    data = KINDS["eval"].to_json(make_awful_evaluation())
-    text = json.dumps(data, allow_nan=False, ensure_ascii=False).encode()
-    back = json.loads(text)
-    assert back["green"] is False
-    assert len(back["problems"]) == len(make_awful_evaluation().problems)
-    assert back["served"][4]["answers"][0]["text"].startswith(LONG)
-    assert len(back["served"][0]["answers"]) == 80
 
 
 def report_store(store: Path, *names: str, **options: Any) -> int:

@@ -169,7 +169,7 @@ def _rank_findings(
     place = chosen.folder.expanduser().resolve() if chosen.folder else chosen.release
 
     def find_new(release: str) -> set[FindingKey]:
-        options.report_status(f"what {audit.release} has and {release} has not counts")
+        options.report_status(f"only findings count that {release} does not have")
         new = _audit_sources(replace(chosen, difference=(release, str(place))))
         return {finding.key for finding in new.apply_exemptions(exempt).findings}
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from harness.cli import guard_runs, options
+from harness.core.outcomes import RunStatus
 from harness.releases import managed_releases
 from harness.runs.audit.deployment_ranks import DeploymentFinding, DeploymentRanks, make_ranks
 from harness.runs.audit.findings import FindingKey
@@ -192,10 +193,9 @@ def _rehearse_once(target: ReleaseTarget, jobs: int) -> RehearsalRun:
         enable=[],
         toggles=[],
     )
-    run, is_stopped = rehearsal.rehearse_release(
-        target, request, rehearsal.list_deployments(request, [])
-    )
-    if is_stopped:
+    deployments = rehearsal.list_deployments(request, [])
+    run = rehearsal.rehearse_release(target, request, deployments)
+    if run.status is not RunStatus.FINISHED:
         raise KeyboardInterrupt
     return run
 

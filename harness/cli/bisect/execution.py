@@ -58,8 +58,8 @@ class ReplayRunner:
     def close(self) -> None: ...
 
 
-def run_search(prepared: PreparedSearch, store: Store) -> bool:
-    """Run the search; return whether the user stopped it before the end."""
+def run_search(prepared: PreparedSearch, store: Store) -> None:
+    """Run the search to its end, or until Ctrl-C."""
     search, replayed = prepared.search, prepared.replayed
     runner: TrialRunner = ReplayRunner(replayed) if replayed else _make_runner(prepared)
     search.jobs, search.is_deterministic = runner.jobs, runner.is_deterministic
@@ -92,7 +92,6 @@ def run_search(prepared: PreparedSearch, store: Store) -> bool:
             BisectTable(store).save(search)
     if replayed:
         _check_same_result(search, replayed)
-    return search.status is RunStatus.STOPPED
 
 
 def _make_runner(prepared: PreparedSearch) -> TrialRunner:

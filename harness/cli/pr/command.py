@@ -108,9 +108,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     request = options.make_request(PrRequest, arguments)
     if arguments.base is not None:
         return execution.record_base(request, arguments.base, arguments.json)
-    run, is_stopped = execution.review_change(request)
-    code = run_output.write_and_print_run(KINDS["pr"], run, arguments)
-    return 130 if is_stopped else code
+    return run_output.finish_run(KINDS["pr"], execution.review_change(request), arguments)
 
 
 def _parse_results(text: str) -> list[str]:

@@ -29,8 +29,8 @@ from harness.workers.release_target import ReleaseTarget
 SOURCE_PARTS = {PrPart.TOGGLES, PrPart.AUDIT}  # read no more than the sources of both ends
 
 
-def review_change(request: PrRequest) -> tuple[PrRun, bool]:
-    """Review a change; return the stored run, and whether the user stopped it."""
+def review_change(request: PrRequest) -> PrRun:
+    """Review a change to its end, or until Ctrl-C; return the stored run."""
     started_at = time.monotonic()
     ends = requests.find_range(request.checkout, request.range)
     paths = ends.list_changed_paths()
@@ -74,7 +74,7 @@ def review_change(request: PrRequest) -> tuple[PrRun, bool]:
     run.seconds = time.monotonic() - started_at
     with contextlib.suppress(KeyboardInterrupt), PrTable(store).record_run(run):
         _run_parts(review)
-    return run, run.status is RunStatus.STOPPED
+    return run
 
 
 def _prepare_ends(words: list[str], chosen: list[PrPart]) -> list[ReleaseTarget]:

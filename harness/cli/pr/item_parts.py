@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.cli import guard_runs, options
 from harness.cli.pr.review import Review
+from harness.core.outcomes import RunStatus
 from harness.core.wording import format_count
 from harness.runs.pr import row_changes, touched_items
 from harness.runs.pr.request import PrRequest
@@ -45,13 +46,13 @@ class ItemPart:
     share: float  # of the budget that is left
     table: LaneRunTable[Any]
     run_type: type[Any]
-    execute: Callable[[ReleaseTarget, list[str]], tuple[Any, bool]]  # the run; whether stopped
+    execute: Callable[[ReleaseTarget, list[str]], Any]  # returns the run
 
     def execute_on(self, target: ReleaseTarget, names: list[str]) -> Any:
-        done, is_stopped = self.execute(target, names)
-        if is_stopped:
+        run = self.execute(target, names)
+        if run.status is not RunStatus.FINISHED:
             raise KeyboardInterrupt
-        return done
+        return run
 
 
 def run_zoo(review: Review) -> None:
@@ -103,7 +104,7 @@ def make_zoo_part(request: PrRequest, store: Store) -> ItemPart:
     from harness.cli.zoo import command as zoo
     from harness.runs.zoo.request import ZooRequest
 
-    def execute(target: ReleaseTarget, names: list[str]) -> tuple[ZooRun, bool]:
+    def execute(target: ReleaseTarget, names: list[str]) -> ZooRun:
         zoo_request = ZooRequest(
             names=names,
             release=target.name,
@@ -136,7 +137,7 @@ def make_rehearse_part(request: PrRequest, store: Store) -> ItemPart:
     from harness.cli.rehearse import command as rehearsal
     from harness.runs.rehearse.request import RehearseRequest
 
-    def execute(target: ReleaseTarget, names: list[str]) -> tuple[RehearsalRun, bool]:
+    def execute(target: ReleaseTarget, names: list[str]) -> RehearsalRun:
         rehearse_request = RehearseRequest(
             models=names,
             config=None,

@@ -15,7 +15,7 @@ from harness.cli.process_cleanup import end_processes_on_exit
 from harness.cli.prove import execution as prove_execution
 from harness.cli.prove.call import ProveCall
 from harness.core.cpp_tokens import is_cpp_path
-from harness.core.outcomes import Verdict
+from harness.core.outcomes import RunStatus, Verdict
 from harness.core.wording import format_count
 from harness.fixes import drift
 from harness.fixes.registry import toggle_catalogue
@@ -98,9 +98,9 @@ def prove_guards(review: Review) -> None:
         memory=review.request.memory,
         toggles=review.request.toggles,
     )
-    proof, is_stopped = prove_execution.run_proof(call, targets)
+    proof = prove_execution.run_proof(call, targets)
     review.run.runs["prove"] = proof.id
-    if is_stopped:
+    if proof.status is not RunStatus.FINISHED:
         raise KeyboardInterrupt
     for facts in proof.releases:
         for problem in facts.problems:

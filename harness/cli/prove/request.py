@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 
 from harness.cli import guard_runs, options, resumption
+from harness.cli.prove import guard_needs
 from harness.cli.prove.call import RESUMED_SETTINGS, ProveCall
 from harness.core.errors import UnfixError
 from harness.core.outcomes import RunStatus
@@ -136,6 +137,10 @@ def make_request(
     if earlier is not None and call.failed is not None and earlier.green:
         raise UnfixError(f"run {earlier.id} left nothing to prove")
     cells = earlier.cells if earlier is not None else []
+    files = guard_needs.find_guard_files(call.words, toggles)
+    if call.command == "prove" and call.device != "cuda":
+        guard_needs.bring_toolkit(files, toggles, targets, jobs)
+    is_whole = call.command == "prove" and call.device == "cpu" and not (call.words or call.k)
     return ProveRequest(
         kind=call.command,
         targets=targets,
@@ -153,5 +158,6 @@ def make_request(
         skipped_cells=plan.proven_cell_keys(cells if call.failed is not None else ()),
         finished_cells={cell.key: cell for cell in cells if call.resume is not None},
         known_seconds=ProveTable(store).load_average_seconds(),
+        files_by_device=guard_needs.group_by_device(files) if is_whole else {},
         exceptions=proof_exceptions.load_project_exceptions(catalogue),
     )

@@ -15,6 +15,7 @@ from harness.cli.command_parser import CommandParser
 from harness.cli.commands import KINDS
 from harness.cli.lane_execution import execute_in_lanes
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus
 from harness.patching import bootstrap
 from harness.releases.server_arguments import refuse_unknown_arguments
 from harness.runs.rehearse import comparison
@@ -94,14 +95,12 @@ def run_command(arguments: argparse.Namespace) -> int:
     for target in targets:
         refuse_unknown_arguments(arguments.words, target.sources)
     if not request.diff:
-        run, is_stopped = rehearse_release(targets[0], request, deployments)
-        code = run_output.write_and_print_run(KINDS["rehearse"], run, arguments)
-        return 130 if is_stopped else code
+        run = rehearse_release(targets[0], request, deployments)
+        return run_output.finish_run(KINDS["rehearse"], run, arguments)
     runs = []
     for target in targets:
-        run, is_stopped = rehearse_release(target, request, deployments)
-        runs.append(run)
-        if is_stopped:
+        runs.append(rehearse_release(target, request, deployments))
+        if runs[-1].status is not RunStatus.FINISHED:
             return 130
     return show_changes(runs, arguments)
 
@@ -131,8 +130,8 @@ def show_changes(runs: list[RehearsalRun], arguments: argparse.Namespace) -> int
 
 def rehearse_release(
     target: ReleaseTarget, request: RehearseRequest, deployments: list[Deployment]
-) -> tuple[RehearsalRun, bool]:
-    """Rehearse on one release; return the run, and whether Ctrl-C stopped it."""
+) -> RehearsalRun:
+    """Rehearse on one release, to the end or until Ctrl-C."""
     run_id, started = guard_runs.make_id_and_start()
     options, variables = list_options(target, request), list_variables()
 
@@ -158,7 +157,8 @@ def rehearse_release(
     )
     worker = "harness.runs.rehearse.rehearse_worker", request, make_work
     table = RehearsalTable(Store())
-    return run, execute_in_lanes(run, target, *worker, table, "deployments", list_findings)
+    execute_in_lanes(run, target, *worker, table, "deployments", list_findings)
+    return run
 
 
 def list_options(target: ReleaseTarget, request: RehearseRequest) -> list[str]:

@@ -49,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_command(arguments: argparse.Namespace) -> int:
-    from harness.cli.matrix import stored_runs
     from harness.store.database import Store
 
     history.check_arguments(arguments)
@@ -58,6 +57,13 @@ def run_command(arguments: argparse.Namespace) -> int:
     # On the first night there is no store to merge into.
     is_first = arguments.since is not None and bool(arguments.merge)
     store = Store(arguments.store, create=is_first or arguments.store is None)
+    with store.explain_content():
+        return _report_stored(store, arguments)
+
+
+def _report_stored(store: Store, arguments: argparse.Namespace) -> int:
+    from harness.cli.matrix import stored_runs
+
     if arguments.since is not None:
         return history.report_history(arguments, store)
     if not arguments.list and (joined := stored_runs.find_requested_run(store, arguments)):

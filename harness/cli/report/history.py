@@ -49,7 +49,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     if arguments.junit is not None:
         raise UnfixError("a history has no JUnit: there are --html, --markdown and --json")
     if arguments.bisect and arguments.issues is None:
-        raise UnfixError("--bisect searches for what --issues writes of: say where they go")
+        raise UnfixError("--bisect needs --issues DIR: it searches for the fix behind each of them")
 
 
 def report_history(arguments: argparse.Namespace, store: Store) -> int:

@@ -62,9 +62,8 @@ def run_command(arguments: argparse.Namespace) -> int:
     request = options.make_request(ZooRequest, arguments)
     if request.since:
         return compare_releases(request, arguments)
-    run, is_stopped = execute_zoo(prepare_target(request, request.release), request)
-    code = run_output.write_and_print_run(KINDS["zoo"], run, arguments)
-    return 130 if is_stopped else code
+    run = execute_zoo(prepare_target(request, request.release), request)
+    return run_output.finish_run(KINDS["zoo"], run, arguments)
 
 
 def prepare_target(request: ZooRequest, release: str | None) -> ReleaseTarget:
@@ -85,8 +84,8 @@ def compare_releases(request: ZooRequest, arguments: argparse.Namespace) -> int:
     for target in targets:
         run = find_stored_run(target, request)
         if run is None:
-            run, is_stopped = execute_zoo(target, request)
-            if is_stopped:
+            run = execute_zoo(target, request)
+            if run.status is not RunStatus.FINISHED:
                 return 130
         runs.append(run)
     before, after = runs
@@ -145,8 +144,8 @@ def digest_work(target: ReleaseTarget, request: ZooRequest) -> str:
     return compute_digest(code, str(request.seconds), *request.check) if code else ""
 
 
-def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> tuple[ZooRun, bool]:
-    """Run a request on a release; return the stored run, and whether the user stopped it."""
+def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> ZooRun:
+    """Run a request on a release, to the end or until Ctrl-C; return the stored run."""
     architectures, families = select_rows(request.names)
     get_card(request.card)  # an unknown name ends the call
     run_id, started = guard_runs.make_id_and_start()
@@ -172,7 +171,8 @@ def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> tuple[ZooRun, boo
         planned=[*(architecture.name for architecture in architectures), *families],
     )
     worker = "harness.runs.zoo.zoo_worker", request, make_work
-    return run, execute_in_lanes(run, target, *worker, ZooTable(Store()), "rows", list_failures)
+    execute_in_lanes(run, target, *worker, ZooTable(Store()), "rows", list_failures)
+    return run
 
 
 def list_failures(result: ArchitectureResult) -> list[str]:

@@ -8,7 +8,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -52,6 +52,8 @@ class ProveRequest:
     finished_cells: dict[CellKey, CellResult] = field(default_factory=dict)  # before a resumption
     known_seconds: dict[TaskKey, float] = field(default_factory=dict)  # in earlier runs and this
     exceptions: tuple[ProofException, ...] = ()  # the list of suites/proof_exceptions.yaml
+    # Files whose guards run on another device in this run, by that device.
+    files_by_device: dict[str, list[Path]] = field(default_factory=dict)
 
     @property
     def runs_all_guards(self) -> bool:
@@ -61,6 +63,19 @@ class ProveRequest:
     @property
     def sides(self) -> list[str]:
         return SIDES_BY_KIND[self.kind]
+
+    def split_by_device(self) -> list[ProveRequest]:
+        """Return the parts of the run on each of its devices."""
+        elsewhere = [
+            replace(
+                self,
+                device=device,
+                pytest_arguments=[*self.pytest_arguments, *map(str, files)],
+                files_by_device={},
+            )
+            for device, files in self.files_by_device.items()
+        ]
+        return [self, *elsewhere]
 
     def build_pytest_arguments(self) -> list[str]:
         """Build the arguments of pytest, with suites/ unless they name a path."""
@@ -130,6 +145,9 @@ class ReleasePlan:
     def _is_in_this_run(self, task: GuardTask) -> bool:
         part, parts = self.request.shard
         if _hash_to_int(f"{task.toggle} {task.guard}") % parts != part - 1:
+            return False
+        file = self.request.find_working_folder() / task.guard.partition("::")[0]
+        if any(file in files for files in self.request.files_by_device.values()):
             return False
         return self._make_cell_key(task) not in self.request.skipped_cells
 

@@ -18,8 +18,9 @@ def execute_proof(
     """Run until no task is left, or until Ctrl-C. Each ended side is stored either way."""
     folder = paths.state_folder() / "runs" / run.id
     pools = [
-        ReleasePool(ReleasePlan(request, target), folder, run, store, listener)
+        ReleasePool(ReleasePlan(part, target), folder, run, store, listener)
         for target in request.targets
+        for part in request.split_by_device()
     ]
     try:
         with store.record_run(run), Engine(pools, request.jobs) as engine:

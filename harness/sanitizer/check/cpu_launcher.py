@@ -13,6 +13,7 @@ import ctypes
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.sanitizer.check import launch_arguments, launch_capture
+from harness.sanitizer.check import interrupts, launch_arguments, launch_capture, launch_limits
 from harness.sanitizer.check.cpu_facts import CpuFacts
 from harness.sanitizer.check.launch_log import KernelLaunch, LaunchLog, to_coordinates, to_full_grid
 from harness.sanitizer.check.launcher_state import load_launcher_state
@@ -132,7 +133,10 @@ class CpuLauncher:
             kernel.fn.__module__,
             find_place(kernel.fn),
             compiled_kernels.is_in_debug_mode(kernel, options),
+            options={key: value for key, value in options.items() if key not in names},
         )
+        launch_limits.refuse_grid(launch)
+        launch_limits.refuse_host_memory(launch)
         launched = LaunchedKernel(kernel, args, options)
         with compiled_kernels.call_launch_hooks(launched, sides, launch.arguments):
             self._run_launch(launch, kernel, binder, bound)
@@ -152,6 +156,9 @@ class CpuLauncher:
             self._launches.errors.append(error)
             if recorded_reach.is_recording():
                 recorded_reach.record_refusal(kernel, str(error))
+            raise
+        except Exception:  # as on a card, nothing is launched
+            self._launches.drop_launch(launch)
             raise
         finally:
             self._current_launch = None
@@ -174,6 +181,8 @@ class CpuLauncher:
             try:
                 program = binder.programs[key] = self.make_program(kernel, binder, bound)
             except Exception as error:
+                if compiled_kernels.is_raised_by_triton(error):
+                    raise
                 raise UncheckableKernel(
                     f"{name}: the checker cannot follow it: {_describe_error(error)}"
                 ) from error
@@ -215,6 +224,7 @@ class CpuLauncher:
         process = self._state
         program, numbers = self._get_program(launch.kernel, kernel, binder, bound)
         lowered = program.lowered
+        launch_limits.refuse_shared_memory(launch, lowered, kernel)
         launch.approximations = lowered.approximations
         values, spans = self._encode_arguments(
             launch, (*bound.runtime_arguments(), *numbers), lowered
@@ -271,8 +281,14 @@ class CpuLauncher:
         context = process.context
         context[:] = [fields.get(field, 0) for field in range(len(LaunchField))]  # type: ignore[call-overload]
         process.next_program += program_count + 1
-        with self._observe_lines(kernel, lowered):
-            program.launch(ctypes.addressof(context))
+        interrupts.watch_context(context)
+        begun = time.perf_counter()
+        try:
+            with self._observe_lines(kernel, lowered):
+                program.launch(ctypes.addressof(context))
+        finally:
+            launch.seconds = time.perf_counter() - begun
+        interrupts.raise_if_interrupted(context)
         if self.measures_extents:
             self.report_extents(lowered, extents.tolist())
         read_report = self._make_report_reader(launch, lowered, spans, tables, get_program)
@@ -357,7 +373,8 @@ class CpuLauncher:
             if kind.is_pointer and not isinstance(value, int):
                 name = argument.name
                 value, span = launch_arguments.find_span(self._memory, name, value, kind)
-                if self.watched_lines is not None:  # overflow elsewhere may lead anywhere
+                # Overflow outside of the watched lines may lead anywhere.
+                if self.watched_lines is not None or self._options.allows_storage(launch.kernel):
                     span = replace(span, start=span.storage.start, end=span.storage.end)
             values.append(launch_arguments.encode_value(value, kind.element))
             spans.append(span)
@@ -373,7 +390,5 @@ def _address_of_bytes(packed: bytes) -> int:
 
 
 def _describe_error(error: Exception) -> str:
-    text = str(error).strip()
-    if isinstance(error, UnsupportedOnCpu):
-        return text
-    return f"Triton refuses it: {type(error).__name__}: {text}"
+    text = " ".join(str(error).split())
+    return text if isinstance(error, UnsupportedOnCpu) else f"{type(error).__name__}: {text}"

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from harness.sanitizer.device import default_generators, graph_pool, graphs, streams
+from harness.sanitizer.device import default_generators, graph_pool, graphs, host_memory, streams
 from harness.sanitizer.device.callers import find_caller
 from harness.sanitizer.device.cards import Card, get_card, get_card_count
 from harness.sanitizer.device.memory import LEDGER
@@ -148,8 +148,8 @@ def _is_bf16_supported(including_emulation: bool = True) -> bool:
 def _get_cudart() -> Any:
     return SimpleNamespace(
         cudaError=SimpleNamespace(success=0),
-        cudaHostRegister=_make_constant(0),
-        cudaHostUnregister=_make_constant(0),
+        cudaHostRegister=host_memory.register_memory,
+        cudaHostUnregister=host_memory.unregister_memory,
         cudaGetErrorString=_make_constant("no error"),
         cudaMemGetInfo=_mem_get_info,
         cudaProfilerStart=_make_constant(0),

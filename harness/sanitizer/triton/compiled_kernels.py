@@ -93,3 +93,11 @@ def call_launch_hooks(
     yield
     if leave in hooks:
         leave(described)
+
+
+def is_raised_by_triton(error: Exception) -> bool:
+    """Return whether Triton's own code refuses the kernel, as it would for a card."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and str(trace.tb_frame.f_globals["__name__"]).startswith("triton.")

@@ -44,7 +44,9 @@ def find_caller() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not any(folder in file for folder in ("/triton/", "/torch/", "/harness/", "<")):
+        if not any(
+            folder in file for folder in ("/triton/", "/torch/", "/harness/sanitizer/", "<")
+        ):
             return f"{shorten_path(file)}:{frame.f_lineno}"
         frame = frame.f_back
     return "an unknown line"

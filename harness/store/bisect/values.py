@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -74,7 +74,7 @@ class BisectSearch(msgspec.Struct):
     """One call of `unfix bisect` with its results."""
 
     id: str
-    kind: str  # toggles, releases, commits
+    kind: Literal["toggles", "releases", "commits"]
     started: str
     symptom_command: list[str]  # the command that shows the symptom
     command: list[str] = []  # the command line of unfix

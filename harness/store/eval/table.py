@@ -54,7 +54,7 @@ class EvalTable(RunTable[ListedEvaluation, Evaluation]):
     def _encode_run(self, run: Evaluation, status: RunStatus) -> str:
         return _encode_json(summarize_evaluation(run))
 
-    def load_whole(self, run: ListedEvaluation) -> Evaluation:
+    def _load_whole(self, run: ListedEvaluation) -> Evaluation:
         ((_, evaluation),) = self.load_owned_items(run.id, "evaluation", Evaluation)
         evaluation.status = run.status
         return evaluation

@@ -38,8 +38,8 @@ class MatrixTable(RunTable[MatrixRun, MatrixRun]):
                     seconds=attempt.seconds,
                 )
 
-    def load_whole(self, run: MatrixRun) -> MatrixRun:
-        whole = super().load_whole(run)
+    def _load_whole(self, run: MatrixRun) -> MatrixRun:
+        whole = super()._load_whole(run)
         cells = {cell.identity: cell for cell in whole.cells}
         for cell, attempt in self.load_owned_items(run.id, "attempts", CellAttempt):
             cells[cell].attempts.append(attempt)

@@ -9,6 +9,7 @@ import msgspec
 
 from harness.core.outcomes import DEATHS, Outcome, RunStatus, require_word
 from harness.core.wording import format_count
+from harness.store.run_table import ShardNumber
 
 # The ends of an attempt in which the command itself went wrong.
 FAILURES = (Outcome.FAILED, Outcome.ERROR, *DEATHS)
@@ -97,8 +98,8 @@ class MatrixRun(msgspec.Struct):
     commit: str = ""  # of unfix
     machine: dict[str, str] = {}  # the machine of the first process: date, hardware, versions
     where: str = "local"  # or 'ray'; for several shards, their number
-    number: int = 1  # the shard's number
-    of: int = 1
+    number: ShardNumber = 1
+    of: ShardNumber = 1
     only: list[str] = []  # cells from the command line; such a run is no shard
     notes: list[str] = []  # remarks for the reader, such as resources that no node has
     cells: list[MatrixCellResult] = []

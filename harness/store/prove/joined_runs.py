@@ -74,10 +74,10 @@ def _find_missing_shards(runs: list[ProveRun]) -> dict[tuple[str, str], str]:
     """Return the missing shards of each release that lacks some."""
     parts: dict[tuple[str, str], dict[int, set[int]]] = {}
     for run in runs:
-        part, _, of = str(run.settings.get("shard", "1/1")).partition("/")
+        part, of = run.shard
         for on in run.releases:
             shards = parts.setdefault((on.release, on.device), {})
-            shards.setdefault(int(of or 1), set()).add(int(part))
+            shards.setdefault(of, set()).add(part)
     missing = {}
     for key, shards in parts.items():
         if not any(len(found) == of for of, found in shards.items()):

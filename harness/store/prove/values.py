@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from harness.core.outcomes import DEATHS, Outcome, RunStatus, Verdict, require_word
+from harness.store.run_table import ShardNumber
 
 # The outcomes in which a bug shows itself, once the other side has passed. Hangs, kills and a lack
 # of memory depend on the machine, so they prove nothing.
@@ -127,11 +128,14 @@ class ReleaseFacts(msgspec.Struct):
     problems: list[str] = []  # files that could not be collected, an environment that died
 
 
+ProveKind = Literal["prove", "lifecycle"]
+
+
 class ProveRun(msgspec.Struct):
     """One call of `prove` or `lifecycle` with its results."""
 
     id: str
-    kind: str  # "prove" or "lifecycle"
+    kind: ProveKind
     started: str  # ISO 8601, UTC
     status: RunStatus = RunStatus.RUNNING  # running, finished, stopped
     seconds: float = 0.0
@@ -140,6 +144,12 @@ class ProveRun(msgspec.Struct):
     releases: list[ReleaseFacts] = []
     toggles: list[ToggleFacts] = []
     cells: list[CellResult] = []
+
+    @property
+    def shard(self) -> tuple[int, int]:
+        """The part of the cells that this run has, and the number of parts."""
+        words = str(self.settings.get("shard", "1/1")).split("/")
+        return msgspec.convert(words, tuple[ShardNumber, ShardNumber], strict=False)
 
     @property
     def counts(self) -> dict[str, int]:

@@ -39,3 +39,10 @@ def double_tuned(x, count, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     on = at < count
     tl.store(x + at, 2 * tl.load(x + at, mask=on), mask=on)
+
+
+@triton.jit
+def multiply_tiles(x, y, out, K: tl.constexpr):
+    i, j, k = tl.arange(0, 64), tl.arange(0, 128), tl.arange(0, K)
+    a, b = tl.load(x + i[:, None] * K + k[None, :]), tl.load(y + k[:, None] * 128 + j[None, :])
+    tl.store(out + i[:, None] * 128 + j[None, :], tl.dot(a, b))

@@ -7,17 +7,23 @@ from typing import Any
 import pytest
 import torch
 import triton
-from checks import check_on_cpu, make_numbers
+from checks import check_on_cpu, launch_checked, make_numbers
 from launches_to_check import (
     assert_small,
     double_numbers,
     double_tuned,
+    multiply_tiles,
     print_numbers,
     store_thread_count,
 )
+from operations_to_check import assert_statically, use_missing_name
 from triton import knobs
+from triton.compiler.errors import CompilationError, CompileTimeAssertionFailure
+from triton.runtime.errors import OutOfResources
 
+from harness import checking
 from harness.checking import KernelAssertion, OutOfBounds
+from harness.sanitizer.violations.exceptions import LaunchRefused
 
 
 def test_a_launch_returns_tritons_compiled_kernel() -> None:
@@ -140,3 +146,60 @@ def test_an_assertion_that_a_card_skips_says_so() -> None:
     with pytest.raises(KernelAssertion, match="too large") as caught, check_on_cpu():
         assert_small[(1,)](make_numbers(9)[8:], debug=True)
     assert "a card skips it" not in str(caught.value)
+
+
+def test_an_error_of_tritons_compiler_stays_its_own_and_counts_no_launch() -> None:
+    with check_on_cpu() as check:
+        with pytest.raises(CompileTimeAssertionFailure, match="N is too small"):
+            assert_statically[(1,)](make_numbers(1), N=8)
+        with pytest.raises(CompilationError, match="nothing_of_this_name is not defined"):
+            use_missing_name[(1,)](make_numbers(1))
+        assert not check.launches
+
+
+@pytest.mark.parametrize(
+    ("kind", "grid", "options", "words"),
+    [
+        (RuntimeError, (1, 70_000), {}, r"a grid of \(1, 70000, 1\): at most"),
+        (OutOfResources, (1,), {"num_warps": 64}, "2048 threads in a program, and a block has at"),
+        (AssertionError, (1,), {"num_warps": 5}, "num_warps must be a power of 2"),
+        (
+            RuntimeError,
+            (600,),
+            {"num_warps": 32, "launch_cooperative_grid": True},
+            "600 programs in a cooperative launch, and 264 run at once at most",
+        ),
+    ],
+)
+def test_what_a_card_refuses_is_the_error_of_tritons_with_its_numbers(
+    kind: type[Exception], grid: tuple[int, ...], options: dict[str, int], words: str
+) -> None:
+    with pytest.raises(kind, match=words), check_on_cpu():
+        double_numbers[grid](make_numbers(16), 16, BLOCK=8, **options)
+    with check_on_cpu() as check:
+        with pytest.raises(kind):  # a program that expects it goes on
+            double_numbers[grid](make_numbers(16), 16, BLOCK=8, **options)
+        double_numbers[(2,)](make_numbers(16), 16, BLOCK=8)
+        assert [launch.grid for launch in check.launches] == [(2, 1, 1)]
+
+
+def test_a_tile_that_no_card_has_shared_memory_for_is_refused() -> None:
+    x, y = (torch.ones(64, 1024, dtype=torch.bfloat16), torch.ones(1024, 128, dtype=torch.bfloat16))
+    out = torch.zeros(64, 128)
+    message = r"multiply_tiles: 393216 bytes of shared memory, and the card has 232448 for a block"
+    with pytest.raises(LaunchRefused, match=message), check_on_cpu():
+        multiply_tiles[(1,)](x, y, out, K=1024, num_warps=16)
+    with check_on_cpu():
+        multiply_tiles[(1,)](x, y, out, K=64)
+
+
+def test_a_pointer_reaches_its_storage_where_the_session_says_so() -> None:
+    storage = torch.arange(16, dtype=torch.int32)
+    with pytest.raises(OutOfBounds, match="which is larger: `bounds=storage` allows it"):
+        launch_checked(double_numbers, (2,), storage[:12], 16, BLOCK=8)
+    storage = torch.arange(16, dtype=torch.int32)
+    with checking.checked("cpu", bounds="storage"):
+        double_numbers[(2,)](storage[:12], 16, BLOCK=8)
+    assert storage.tolist() == [2 * number for number in range(16)]
+    with pytest.raises(OutOfBounds), checking.checked("cpu", bounds="storage"):
+        double_numbers[(3,)](storage[:12], 24, BLOCK=8)
