@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from harness.core.wording import format_count, format_duration
-from harness.store.pr.values import (
+from harness.store.pr.part_results import (
     GuardChange,
     KernelAnswer,
-    PrPart,
-    PrRun,
     ToggleEffect,
     TouchedItem,
     UnnoticedFault,
 )
+from harness.store.pr.values import PrPart, PrRun
 from reports.shared.marks import ReportMark, make_marks
 from reports.shared.tables import (
     ReportTable,
@@ -240,6 +239,7 @@ def _make_kernels(run: PrRun) -> ReviewSection:
             if kernel.differing
             else str(kernel.launches or "")
         )
+        counted += f" and {kernel.drawn} drawn" if kernel.drawn else ""
         rows.append(
             [
                 make_code_cell(kernel.kernel.partition(":")[2]),

@@ -86,6 +86,9 @@ def test_a_report_fails_the_test_that_made_it(whole: Whole) -> None:
         "that_overruns": "reported",
         "that_overruns_and_fails": "reported",
         "that_is_refused": "refused",
+        "that_reaches_its_storage_on_purpose": "passed",
+        "that_is_no_launch_for_a_card": "reported",
+        "that_expects_what_a_card_refuses": "passed",
         "that_launches_nothing": "passed",
         "of_a_backward_pass": "passed",
         "of_a_fixture": "passed",
@@ -99,6 +102,8 @@ def test_a_report_fails_the_test_that_made_it(whole: Whole) -> None:
     assert "copy_block read 4 bytes past the end of x (its index 12" in output
     assert "program (1, 0, 0)" in output
     assert "the test itself ended in KeyError: 'its own error'" in output
+    assert "copy_block: x is a tensor of the CPU (torch.float32 [16])" in output
+    assert "launched at" in output
 
 
 def test_a_refusal_that_a_test_caught_is_a_note_of_its_failure(whole: Whole) -> None:
@@ -117,9 +122,9 @@ def test_a_test_that_launched_nothing_says_so(whole: Whole) -> None:
 
 def test_the_end_says_what_was_checked_and_how(whole: Whole) -> None:
     _, output, _ = whole
-    assert "checked 9 launches of 4 kernels in 9 tests" in output
-    assert "(bounds, overflow, races, uninitialized): 2 reports" in output
-    assert "refused in 1 test: the checker cannot follow it: inline assembly: bfind" in output
+    assert "checked 11 launches of 4 kernels in 11 tests" in output
+    assert "(bounds, overflow, races, uninitialized): 3 reports" in output
+    assert "refused in 1 test: the checker cannot follow it: inline assembly: activemask" in output
     operator = "aten::_thnn_fused_gru_cell has no kernel for the virtual device"
     assert f"refused in 1 test: {operator}\n" in output
     assert "only the first autotune configuration ran, of copy_tuned (2)" in output

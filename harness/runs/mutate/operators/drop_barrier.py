@@ -1,22 +1,33 @@
-"""Threads no longer wait for each other, or for a copy."""
+"""Threads no longer wait for each other or for a copy, nor streams for each other."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
 from harness.fixes.registry.schema import Symptom
 from harness.runs.mutate.cpp_code import CppFunctionCode, Span
-from harness.runs.mutate.function_code import CodeChange
+from harness.runs.mutate.function_code import CodeChange, FunctionCode, get_dotted_name
 
 TITLE = "Drop a barrier, a fence or a wait"
-PRS = (37663, 32467, 11183)
+PRS = (37663, 32467, 11183, 36738, 34076)
 SYMPTOM = Symptom.SILENT_CORRUPTION
 BARRIER_CALL = re.compile(
     r"^(__syncthreads|__syncwarp|__threadfence\w*|\w*cp_async_wait\w*|sync|arrive_and_wait"
     r"|\w*mbarrier_wait\w*|\w*cluster_wait\w*|\w*bar_sync\w*)$"
 )
 BARRIER_INSTRUCTION = re.compile(r"bar(rier)?\.(\w+\.)?sync|cp\.async\.wait|membar|fence\.")
+
+FENCE_CALL = re.compile(r"\.(wait_event|wait_stream|synchronize|record_stream|wait)$")
+
+
+def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
+    for node in function.mutable_nodes:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            called = get_dotted_name(node.value.func)
+            if FENCE_CALL.search(called):
+                yield function.replace_node(node, "pass", f"{called} is not called")
 
 
 def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:

@@ -1,0 +1,74 @@
+"""What can happen to a request, on SGLang's real scheduler with each kind of cache.
+
+THE INVARIANTS IN PLAIN WORDS, BETWEEN TWO ITERATIONS OF ITS LOOP
+
+1. Each page of the KV pools, each row of the table of requests and each recurrent state has one
+   owner, or is free once. A node of the tree is locked as often as requests hold it.
+2. Each row that a request reads was written for its own tokens, in every buffer of the pools.
+3. A request gets the answer that it gets alone, and one end; an abort ends no other.
+4. When nothing runs, no request holds anything, and no node is locked. Nothing waits for ever.
+
+Programs are drawn before they run, so that no draw depends on the code under test.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+
+from fixtures.lifecycles import setups
+from fixtures.lifecycles.program_run import Program
+from fixtures.lifecycles.setups import Setup
+from fixtures.lifecycles.strategies import draw_programs, draw_programs_of_any_server
+
+pytestmark = pytest.mark.before_forks(ready=setups.import_scheduler)
+
+
+@pytest.fixture(autouse=True)
+def _schedulers_run_on_the_virtual_gpu() -> None:
+    setups.skip_without_virtual_gpu()
+
+
+@given(program=draw_programs(Setup()))
+def test_a_tree_of_tokens(program: Program) -> None:
+    program.run()
+
+
+@given(program=draw_programs(Setup(page=4, overlap=True)))
+def test_a_tree_of_pages_with_overlap(program: Program) -> None:
+    program.run()
+
+
+@given(program=draw_programs(Setup(mixed=True, overlap=True, priorities=True)))
+def test_mixed_batches_with_priorities(program: Program) -> None:
+    program.run()
+
+
+@given(program=draw_programs(Setup(page=4, overlap=True, radix=False)))
+def test_no_tree(program: Program) -> None:
+    program.run()
+
+
+@given(program=draw_programs(Setup(model="gpt_oss", overlap=True)))
+def test_windows_of_tokens(program: Program) -> None:
+    program.run()
+
+
+@given(program=draw_programs(Setup(model="gpt_oss", page=16, chunk=32, tokens=192)))
+def test_windows_smaller_than_a_page(program: Program) -> None:
+    program.run()
+
+
+@given(program=draw_programs(Setup(model="qwen3_next")))
+def test_recurrent_states(program: Program) -> None:
+    program.run()
+
+
+@given(program=draw_programs(Setup(model="deepseek_v2", page=4, overlap=True)))
+def test_latent_attention(program: Program) -> None:
+    program.run()
+
+
+@given(program=draw_programs_of_any_server())
+def test_any_setup(program: Program) -> None:
+    program.run()
