@@ -126,7 +126,6 @@ class CardEntries(ABC, Generic[V]):
         yield self.load(ShadowTable.WRITERS, granule, where)
 
     def find_reads(self, granule: CardGranule[V], where: V | None = None) -> Iterator[V]:
-        for table in (
-            (ShadowTable.READERS, ShadowTable.EARLIER_READERS) if where is not None else ()
-        ):
-            yield self.load(table, granule)
+        if where is not None:
+            for table in (ShadowTable.READERS, ShadowTable.EARLIER_READERS):
+                yield self.load(table, granule)
