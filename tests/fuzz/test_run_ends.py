@@ -17,7 +17,7 @@ from forked import UNFIX
 from nights import Nights, by_test, read_failures
 
 from harness.core.errors import NotReadyError
-from harness.runs.fuzz.recorded_search import FuzzListener, RecordedSearch
+from harness.runs.fuzz.fuzzed_release import FuzzedRelease, FuzzListener
 from harness.runs.fuzz.release_search import GRACE_SECONDS
 from harness.runs.fuzz.runner import FuzzDriver
 from harness.store.database import Store
@@ -177,10 +177,10 @@ def test_a_budget_begins_when_the_release_is_imported(nights: Nights) -> None:
 def test_a_later_release_whose_import_outlasts_the_run_is_no_green_run() -> None:
     search: Any = SimpleNamespace(name="1.0.0", running={}, deadline=0.0, test_states=[])
     search.request, search.budget = SimpleNamespace(seconds=5.0), SimpleNamespace(deadline=100.0)
-    RecordedSearch.enforce_limits(search, now=99.0)
+    FuzzedRelease.enforce_limits(search, now=99.0)
     words = "5 s were over before SGLang 1.0.0 was imported: say more with --for"
     with pytest.raises(NotReadyError, match=words):
-        RecordedSearch.enforce_limits(search, now=101.0)
+        FuzzedRelease.enforce_limits(search, now=101.0)
 
 
 def test_a_second_signal_waits_until_what_was_found_is_recorded() -> None:
@@ -197,7 +197,7 @@ def test_a_second_signal_waits_until_what_was_found_is_recorded() -> None:
     found = [SimpleNamespace(examples=0), SimpleNamespace(examples=0)]
     release: Any = SimpleNamespace(has_ended=True, end_workers=lambda: None)
     release.get_files, release.measure_coverage = lambda each: Files(), list
-    release.rescue_failures = lambda: RecordedSearch.rescue_failures(release)
+    release.rescue_failures = lambda: FuzzedRelease.rescue_failures(release)
     release.running = {
         number: SimpleNamespace(item=SimpleNamespace(test_state=SimpleNamespace(test_result=one)))
         for number, one in enumerate(found)

@@ -13,7 +13,7 @@ import time
 from harness.core import paths
 from harness.core.outcomes import RunStatus
 from harness.core.signals import record_stop_signals
-from harness.runs.fuzz.recorded_search import FuzzListener, RecordedSearch
+from harness.runs.fuzz.fuzzed_release import FuzzedRelease, FuzzListener
 from harness.runs.fuzz.release_search import FuzzRequest, TimeBudget
 from harness.store.fuzz.values import FuzzRun
 from harness.workers.engine import Engine
@@ -29,7 +29,7 @@ class FuzzDriver:
         self.folder = paths.state_folder() / "fuzz" / f"run-{os.getpid()}"
         self.budget = TimeBudget(request.seconds)
         self.releases = self.budget.searches = [
-            RecordedSearch(request, each, self.folder / each.name, self.budget, run, listener)
+            FuzzedRelease(request, each, self.folder / each.name, self.budget, run, listener)
             for each in request.targets
         ]
         self.started = time.monotonic()

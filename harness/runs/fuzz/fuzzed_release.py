@@ -59,7 +59,7 @@ class FuzzListener:
     def report_problem(self, release: str, text: str) -> None: ...
 
 
-class RecordedSearch(ReleaseSearch):
+class FuzzedRelease(ReleaseSearch):
     """A release's slices, with the run that has their results and the listener that shows them."""
 
     def __init__(
