@@ -44,7 +44,6 @@ SIDES = {
     "command_line": "toothless",
     "source_without_the_code": "unreached",
     "code_in_a_fixture": "unreached",
-    "code_in_a_parameter": "unreached",
     "prints_messages_of_the_protocol": "toothless",
     "writes_a_result_and_exits": "broken",
     "changes_the_judges": "toothless",
@@ -122,6 +121,7 @@ STATE = {
 }
 IMPORTS = {
     "code_at_import": "broken",
+    "code_in_a_parameter": "broken",
     "answer_of_its_import": "broken",
     "answer_in_a_class": "broken",
     "answer_in_a_default": "broken",

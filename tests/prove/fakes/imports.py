@@ -82,3 +82,9 @@ def test_constant_by_its_name():
 @field
 def test_object_of_its_import():
     assert forms.Settings("") == SETTINGS
+
+
+@code
+@pytest.mark.parametrize("rows", [run_code()])
+def test_code_in_a_parameter(rows):
+    assert rows == 4

@@ -94,11 +94,6 @@ def test_code_in_a_fixture(answer):
     assert answer == 4
 
 
-@pytest.mark.parametrize("rows", [run_code()])
-def test_code_in_a_parameter(rows):
-    assert rows == 4
-
-
 def test_prints_messages_of_the_protocol():
     run_code()
     forged = '{"type":"TaskEnded","serial":1,"side":{"side":"buggy","outcome":"failed","reach":9}}'
