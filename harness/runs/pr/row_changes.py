@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.core.outcomes import Verdict
-from harness.store.pr.part_results import OTHER_BITS, ClaimChange
+from harness.store.pr.part_results import OTHER_BITS, SAME_BITS, ClaimChange
 from harness.store.zoo.values import ArchitectureResult, ClaimResult, ZooClaim, ZooRun
 
 _WRONG = (Verdict.FAILS, Verdict.KNOWN)
@@ -54,7 +54,7 @@ def _compare_row(before: ArchitectureResult, after: ArchitectureResult) -> Itera
     for name in before.answers.keys() & after.answers.keys():
         difference = before.answers[name].describe_difference(after.answers[name])
         is_same = before.answers[name].digest == after.answers[name].digest
-        word = "same bits" if is_same else OTHER_BITS
+        word = SAME_BITS if is_same else OTHER_BITS
         yield ClaimChange(
             *(after.name, f"answers of {name}", "", word),
             difference=difference,

@@ -152,7 +152,7 @@ class TouchedItem(msgspec.Struct):
     shared: list[str] = []  # the features that it has and the change is about
 
 
-OTHER_BITS = "other bits"  # of a row's answers, before and after
+SAME_BITS, OTHER_BITS = "same bits", "other bits"  # of a row's answers, before and after
 
 
 class ClaimChange(msgspec.Struct):
