@@ -104,7 +104,7 @@ def test_another_error_than_an_assertion_is_no_proof(suites: Suites) -> None:
 def test_a_guard_that_fails_fixed_is_red(suites: Suites) -> None:
     wrong = PLAIN.replace("topk * 2", "topk * 3")
     done = suites.run(wrong, "--teeth")
-    assert "toy-plain is broken: fixed" in done.stdout.split("short test summary")[1]
+    assert "toy-plain is broken: with" in done.stdout.split("short test summary")[1]
     assert done.returncode == 1
 
 

@@ -36,7 +36,8 @@ def build_parser(name: str | None) -> CommandParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     preloading.raise_gc_thresholds()
     if str(paths.project_folder()) not in sys.path:
-        sys.path.append(str(paths.project_folder()))  # `reports` lies beside the toggles
+        # `reports` lies beside the toggles; a project may have a package of that name, too.
+        sys.path.insert(0, str(paths.project_folder()))
     words = list(sys.argv[1:] if arguments is None else arguments)
     name = next((word for word in words if not word.startswith("-")), None)
     try:

@@ -183,7 +183,7 @@ def test_a_jobs_summary_is_appended_to(
     assert "<script" not in text
     history = nights.history("40d", datetime.datetime.now(datetime.UTC))
     page = history_page.render_page(history, ResourcePrices(), "abc")
-    assert "<script" not in page
+    assert page.count("<script") == 1  # of every page
     assert "unfix <code>abc</code></div>" in page
     assert "1 new failure in the night of" in page
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
@@ -312,7 +312,7 @@ def test_an_index_leads_to_all_pages(nights: SimulatedNights, tmp_path: Path) ->
     page = (folder / "index.html").read_text()
     assert 'href="history.html"' in page
     assert 'href="issues/matrix-' in page
-    assert "<script" not in page
+    assert page.count("<script") == 1  # of every page
 
 
 @pytest.mark.parametrize("prices", [[], ["cpu=0.0003"]], ids=["hours", "money"])
