@@ -40,7 +40,7 @@ from harness.runs.matrix.cell_scheduler import (
 from harness.runs.matrix.shards import ShardPart, merge_shards
 from harness.store.database import Store
 from harness.store.matrix.table import MatrixTable
-from harness.store.matrix.values import CellAttempt, MatrixRun
+from harness.store.matrix.values import FAILURES, CellAttempt, MatrixRun
 from reports.matrix import page as matrix_page
 
 AXES = {
@@ -97,7 +97,7 @@ class SimulatedFleet(CellExecutor):
         if self.generator.random() < self.rates.straggler_rate:
             seconds *= 10
         outcome, how = self._draw_outcome()
-        output = f"{how} in {task.cell_id}\n" * 20 if outcome.is_failure else "ok\n"
+        output = f"{how} in {task.cell_id}\n" * 20 if outcome in FAILURES else "ok\n"
         attempt = CellAttempt(
             *(task.attempt_number, outcome, how, get_timestamp(), seconds, seconds * task.gpus),
             f"worker-{len(self.started_attempts) % self.workers}",

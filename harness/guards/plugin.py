@@ -33,7 +33,7 @@ from harness.guards import (
     unrunnable_guards,
 )
 from harness.guards.cells import GUARDED_STATUS
-from harness.patching.import_runs import EVERYBODY, RUNS
+from harness.patching.import_runs import RUNS
 from harness.patching.live_engine import engine
 from harness.toggles import ToggleContext
 
@@ -108,12 +108,6 @@ def prepare_session(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_load_initial_conftests() -> Generator[None, Any, Any]:
-    with RUNS.record(EVERYBODY):
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
     """Record the code that files of tests run: a live toggle comes too late for its results."""
     is_prepared = collector.config.stash.get(IS_PREPARED, False)
@@ -148,6 +142,11 @@ def _runs_cells(config: pytest.Config) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    with RUNS.record(""):  # it reads much and runs nothing of SGLang
+        _mark_items(config, items)
+
+
+def _mark_items(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         toggle = pytest_adapter.get_parameter(item, TOGGLE_PARAMETER)
         if toggle is not None:

@@ -13,6 +13,7 @@ import cProfile
 import dis
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import (
@@ -57,6 +58,7 @@ class ImportRuns:
         self._codes: dict[str, dict[int, CodeType]] = {}
         self._recording = ""  # for whom; empty: nobody
         self._dependent = ""  # the file of the running test
+        self._threads: list[cProfile.Profile] = []
 
     # Recording
 
@@ -70,11 +72,16 @@ class ImportRuns:
         finally:
             self._switch(before)
 
+    def stop(self) -> None:
+        """Record no more, in the middle of a block."""
+        self._switch("")
+
     def _switch(self, dependent: str) -> None:
         if dependent == self._recording:
             return
         if self._recording:
             self._profiles[self._recording].disable()
+            threading.setprofile(None)
             self._recording = ""
         # Where somebody else measures this process, modules are read instead.
         if dependent and sys.getprofile() is None:
@@ -82,7 +89,15 @@ class ImportRuns:
                 self._profiles[dependent] = cProfile.Profile(subcalls=False, builtins=False)
             with contextlib.suppress(ValueError):  # Python 3.12: there is another tool
                 self._profiles[dependent].enable()
+                threading.setprofile(self._profile_thread)
                 self._recording = dependent
+
+    def _profile_thread(self, *_: object) -> None:
+        """Record a thread that starts now; on its results everybody may depend."""
+        profile = cProfile.Profile(subcalls=False, builtins=False)
+        with contextlib.suppress(ValueError):
+            profile.enable()  # in place of this function
+            self._threads.append(profile)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -139,14 +154,17 @@ class ImportRuns:
 
     def _collect(self) -> dict[int, CodeType]:
         """Return the code that ran at import, and on which the running code depends."""
-        for dependent, profile in list(self._profiles.items()):
+        threads = [(EVERYBODY, profile) for profile in self._threads]
+        if not self._recording:
+            self._threads = []  # what a thread runs from here on is no part of an import
+        for dependent, profile in [*self._profiles.items(), *threads]:
             codes = self._codes.setdefault(dependent, {})
             for entry in profile.getstats():
                 code: Any = entry.code
                 if isinstance(code, CodeType) and not _is_foreign(code.co_filename):
                     codes[id(code)] = code
             if dependent != self._recording:
-                del self._profiles[dependent]
+                self._profiles.pop(dependent, None)
         return {**self._codes.get(EVERYBODY, {}), **self._codes.get(self._dependent, {})}
 
 

@@ -65,6 +65,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how long a test may take, its setup and its teardown apart; what is compiled "
         "meanwhile does not count",
     )
+    group.addoption(
+        "--sanitize-baseline",
+        type=Path,
+        metavar="FILE",
+        help="known reports that fail no test, each with a reason; written where it does not exist",
+    )
     group.addoption("--sanitize-record", type=Path, metavar="FILE", help="all of it as JSON")
 
 

@@ -36,6 +36,7 @@ from harness.guards import (
 from harness.guards.cells import GUARDED_STATUS, GuardCell, Side
 from harness.guards.sides import AttemptScope, SideAttempt, choose_side
 from harness.patching import attestation, live_engine
+from harness.patching.import_runs import RUNS
 from harness.store.prove import values
 from harness.toggles import ToggleContext
 from harness.workers import device_tests, drop_references, loaded_programs
@@ -317,7 +318,8 @@ def _prepare_item(item: pytest.Item, request: TestRequest) -> bool:
     preparation = preparations.read_preparation(item)
     if preparation is not None and pytest_adapter.is_left_out(item):
         preparation = None
-    succeeded = preparation is None or preparation.try_run()
+    with RUNS.record(str(item.path)):  # what it keeps of SGLang's answers is of this side alone
+        succeeded = preparation is None or preparation.try_run()
     with (
         contextlib.suppress(Exception),  # the test itself reports it
         warnings.catch_warnings(action="ignore"),

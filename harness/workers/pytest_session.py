@@ -95,12 +95,13 @@ class WorkerSession(Generic[SettingsT]):
             manager.unregister(plugin_)
         session.config.option.tbstyle = "value"  # `run_item` makes the traceback
         if not can_fork:
+            RUNS.stop()
             gc.freeze()  # imported objects stay alive anyway
             gc.enable()
             return
-        with RUNS.record(EVERYBODY):
-            for ready in _collect_before_forks(self.items):
-                ready()
+        for ready in _collect_before_forks(self.items):
+            ready()
+        RUNS.stop()
         if (checking := sys.modules.get("harness.checking")) is not None:
             checking.preload_checker()  # imported by suites that check kernels
         for _ in jit_kernels.iterate_loaded_kernels():
@@ -371,7 +372,8 @@ def run_worker(
         ours += ["-W", "ignore::pytest.PytestAssertRewriteWarning", *pytest_arguments]
         ours += ["-p", plugin.__name__, "--continue-on-collection-errors", "--tb=native"]
         ours += ["--device", worker_settings.device, *worker_settings.pytest_arguments]
-        code = int(preloading.with_large_stack(lambda: pytest.main(ours, plugins=[worker])))
+        with RUNS.record(EVERYBODY):  # imports, hooks of a conftest, what runs before the forks
+            code = int(preloading.with_large_stack(lambda: pytest.main(ours, plugins=[worker])))
         if not hasattr(worker, "items"):
             problems = worker.problems or [f"pytest ended with {pytest.ExitCode(code).name}"]
             worker.send_message(

@@ -37,7 +37,7 @@ def test_a_regressed_candidate_gets_no_more_items(fakes: Fakes) -> None:
     assert len(record.read_text().splitlines()) == found.items
     assert (found.lost, found.gained, found.errors) == (count_items(wrong, found.items), 0, 0)
     assert [one.why for one in found.differences] == ["lost"] * found.lost
-    assert evaluation.status == "done"
+    assert evaluation.status == "finished"
     assert not evaluation.green
     [problem] = evaluation.problems
     assert "worse against base (unfix_recall): regressed" in problem
@@ -157,7 +157,7 @@ def test_a_run_without_answers_or_comparisons_is_red(fakes: Fakes) -> None:
     evaluation = fakes.run(
         make_fake("base", stillborn=True), make_fake("one", "base", stillborn=True)
     )
-    assert evaluation.status == "done"
+    assert evaluation.status == "finished"
     assert not any(served.answers for served in evaluation.served)
     assert "nothing was answered" in evaluation.problems
     assert all("ended before it was ready" in served.failure for served in evaluation.served)

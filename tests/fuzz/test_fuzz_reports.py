@@ -41,19 +41,6 @@ def make_error(number: int) -> BaseException:
     raise RuntimeError
 
 
-def find_key(error: BaseException) -> str:
-    return failure_identity.failure_from_error(error, HERE).key
-
-
-def test_failures_are_told_apart_by_type_and_place_and_not_by_numbers() -> None:
-    assert (
-        find_key(make_error(101))
-        == find_key(make_error(5000))
-        != find_key(make_error(1))
-        == find_key(make_error(2))
-    )
-
-
 def test_the_place_is_the_innermost_that_is_a_suites_or_sglangs() -> None:
     with pytest.raises(ValueError, match="Expecting") as raised:
         json.loads("{")

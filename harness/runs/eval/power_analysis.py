@@ -31,7 +31,7 @@ TARGET_POWER = 0.95
 TABLE_ITEMS = (50, 100, 200, 400, 800)
 TABLE_COMPARISON_COUNTS = (1, 12, 48)
 DROP_STEP = 0.001  # the resolution of drops
-MIN_ODDS = 1e-9  # less likely courses count as cannot-tell
+MIN_ODDS = 1e-9  # less likely courses count as `cannot tell`
 
 
 @dataclass(frozen=True)

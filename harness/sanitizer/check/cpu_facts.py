@@ -50,6 +50,10 @@ class CpuFacts(TritonFacts):
         self.in_debug_mode = True
 
     @property
+    def is_warning(self) -> bool:
+        return self.kind is ViolationKind.ASSERTION and not self.in_debug_mode
+
+    @property
     def skipped(self) -> str:
         words = "a card skips it: neither debug=True nor TRITON_DEBUG=1 is set for this launch"
         return "" if self.in_debug_mode else words

@@ -136,7 +136,8 @@ class CpuLauncher:
             options={key: value for key, value in options.items() if key not in names},
         )
         launch_limits.refuse_grid(launch)
-        launch_limits.refuse_host_memory(launch)
+        if self._memory.is_of_device:
+            launch_limits.refuse_host_memory(launch)
         launched = LaunchedKernel(kernel, args, options)
         with compiled_kernels.call_launch_hooks(launched, sides, launch.arguments):
             self._run_launch(launch, kernel, binder, bound)
@@ -350,7 +351,10 @@ class CpuLauncher:
                 lambda number: get_program(number - first),
             )
             facts.in_debug_mode = launch.in_debug_mode
-            return build_violation(facts)
+            violation = build_violation(facts)
+            if isinstance(violation, Violation):
+                violation.is_warning = facts.is_warning
+            return violation
 
         return read_report
 

@@ -19,7 +19,7 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
 from harness.core.preparation import announce_preparation
-from harness.sanitizer.triton import jit_kernels
+from harness.sanitizer.triton import frontend, jit_kernels
 
 _lock = threading.RLock()
 
@@ -42,11 +42,14 @@ class LaunchedKernel:
         return getattr(self._compiled, name)
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
-        names = self._kernel.signature.parameters
+        kernel = self._kernel
+        names = kernel.signature.parameters
         options = {key: value for key, value in self._options.items() if key not in names}
+        known = frontend.get_binder(kernel).bind(self._args, self._options).values
 
         def launch(*args: Any, stream: Any = None) -> None:
-            self._kernel.run(*args, grid=grid, warmup=False, **options)
+            whole = complete_arguments(kernel, args, known)
+            kernel.run(*whole, grid=grid, warmup=False, **options)
 
         return launch
 
@@ -55,6 +58,18 @@ class LaunchedKernel:
         device = driver.active.get_current_device()
         stream = driver.active.get_current_stream(device)
         return self._compiled.launch_metadata(grid, stream, *values.values())
+
+
+def complete_arguments(kernel: Any, args: tuple[Any, ...], known: dict[str, Any]) -> list[Any]:
+    """Return all arguments of a compiled kernel, whose constants are fixed.
+
+    A program may pass constants again, which a card does not read, or leave them out.
+    """
+    constants = {parameter.name for parameter in kernel.params if parameter.is_constexpr}
+    left_out = len(args) == len(known) - len(constants)
+    names = [name for name in known if not left_out or name not in constants]
+    given = dict(zip(names, args, strict=False))
+    return [known[name] if name in constants else given.get(name, known[name]) for name in known]
 
 
 def compile_for_card(kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:

@@ -25,6 +25,7 @@ from harness.core.files import write_atomically
 from harness.sanitizer.device.cards import CARD_VARIABLE
 from harness.sanitizer.device.record import RECORD, describe_stand_ins
 from harness.sanitizer.device.refusals import UnansweredName, iterate_causes
+from harness.sanitizer.watch.baselines import Baseline, KnownReport
 from harness.sanitizer.watch.report_files import CHECKS_VARIABLE
 from harness.sanitizer.watch.signals import end_orderly_at_termination, limit_seconds
 from harness.sanitizer.watch.suite_checks import SuiteChecks, TestChecks
@@ -57,6 +58,10 @@ class CheckPlugin:
         self._timeout, self._next_record = options.sanitize_timeout, 0.0
         self._node_id = ""
         self._checks, self._options = self._read_options()
+        try:
+            self._baseline = Baseline(options.sanitize_baseline)
+        except ValueError as error:
+            raise pytest.UsageError(f"--sanitize-baseline: {error}") from None
         self._stack = contextlib.ExitStack()
         self._check: Any = None
         self._test = TestChecks()
@@ -196,8 +201,16 @@ class CheckPlugin:
             self._attribute_refusals(own_error)
             causes = iterate_causes(own_error)
             violations += [error for error in causes if isinstance(error, LaunchRefused)]
+        harmless: list[BaseException] = []
         for violation in violations:
-            self._test.reports.append(asdict(self._files.write_violation(violation)))
+            report = asdict(self._files.write_violation(violation))
+            report["accepted"] = self._baseline.find_reason(report)
+            self._test.reports.append(report)
+            if report["accepted"] or report["is_warning"]:
+                harmless.append(violation)
+        violations = [error for error in violations if error not in harmless]
+        errors = [error for error in errors if error not in harmless]
+        own_error = None if own_error in harmless else own_error
         if own_error is None and not errors:
             return result
         candidates: list[BaseException] = [*violations, *([own_error] if own_error else errors)]
@@ -262,7 +275,8 @@ class CheckPlugin:
         if report.outcome != "passed" and outcome == "passed":
             outcome = report.outcome
             if report.failed:
-                outcome = "reported" if data["reports"] else "failed"
+                has_reports = self._suite.tests[report.nodeid].failing_reports
+                outcome = "reported" if has_reports else "failed"
                 if outcome == "failed" and data["refusals"]:
                     outcome = "refused"
         self._suite.outcomes[report.nodeid] = outcome
@@ -273,7 +287,15 @@ class CheckPlugin:
             return
         if session.exitstatus == pytest.ExitCode.OK and not self._suite.checked_launches:
             session.exitstatus = _NOTHING_CHECKED
+        if self._baseline.write_new(self._suite.list_reports()):
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+        if session.exitstatus == pytest.ExitCode.OK and self._list_gone():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
         self._write_record()
+
+    def _list_gone(self) -> list[KnownReport]:
+        kernels = [kernel for test in self._suite.tests.values() for kernel in test.launches]
+        return self._baseline.list_gone(self._suite.list_reports(), kernels)
 
     def _write_record(self) -> None:
         """Write what is known so far: whatever ends the run, the record of its tests is there."""
@@ -290,5 +312,9 @@ class CheckPlugin:
             terminalreporter.line(line)
         if self._device == device.VIRTUAL and self._suite.stand_ins:
             terminalreporter.line(describe_stand_ins(self._suite.stand_ins))
+        for entry in self._list_gone():
+            terminalreporter.line(
+                f"gone, take it out of the baseline: {entry.kind} of {entry.kernel} ({entry.file})"
+            )
         if not self._suite.checked_launches:
             terminalreporter.line("no launch was checked, so the checks say nothing")

@@ -38,6 +38,7 @@ class KernelReport:
     details: tuple[str, ...]
     pid: int
     seconds: float  # since the process launched its first kernel
+    is_warning: bool = False  # it cannot happen on a card as the program is set up
 
     @classmethod
     def from_violation(cls, violation: Violation, kernel: str, seconds: float) -> KernelReport:
@@ -53,6 +54,7 @@ class KernelReport:
             violation.details,
             os.getpid(),
             round(seconds, 3),
+            violation.is_warning,
         )
 
     @property

@@ -43,6 +43,9 @@ def test_the_result_launches_the_same_kernel_again_under_check() -> None:
         compiled[(2, 1, 1)](x, 16, 8)
         assert x.tolist() == [4 * number for number in range(16)]
         assert [launch.grid for launch in check.launches] == [(2, 1, 1)] * 2
+        compiled[(2, 1, 1)](x, 16)  # its constants are those that it was compiled with
+        compiled[(2, 1, 1)](x, 16, 1024)
+        assert x.tolist() == [16 * number for number in range(16)]
     with pytest.raises(OutOfBounds), check_on_cpu():
         compiled[(3, 1, 1)](x, 24, 8)
 

@@ -37,3 +37,8 @@ def count_for_long(x, turns):
     for turn in range(turns):
         total += tl.load(x) * turn
     tl.store(x + 1, total)
+
+
+@triton.jit
+def assert_small(x):
+    tl.device_assert(tl.load(x) < 8, "too large")

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 import torch
-from suite_kernels import copy_block, copy_tuned, exponentials, find_lanes
+from suite_kernels import assert_small, copy_block, copy_tuned, exponentials, find_lanes
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -66,6 +66,10 @@ def test_that_reaches_its_storage_on_purpose():
     copy_block[(2,)](
         torch.zeros(16, device="cuda")[:12], torch.zeros(16, device="cuda"), 16, BLOCK=8
     )
+
+
+def test_with_an_assertion_that_a_card_skips():
+    assert_small[(1,)](torch.full((1,), 9, dtype=torch.int32, device="cuda"))
 
 
 def test_that_launches_nothing():
