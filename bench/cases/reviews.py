@@ -1,6 +1,7 @@
 """Does a review of a bad change say so, and is it quiet about a harmless one?
 
-    python -m bench.run reviews CHECKOUT [NAME ...] [--record FILE] [-- OPTIONS of unfix pr]
+    python -m bench.run reviews CHECKOUT [NAME ...] [--record FILE] [--option=OPTION of unfix pr]
+    python -m bench.run reviews CHECKOUT NAME ... --read FOLDER --record FILE
 
 CHECKOUT is a git repository of 0.5.23 with that version's files under `v0.5.23`. Each change of
 `bench/cases/reviews.yaml` becomes a commit of a branch of its name there. A change was made by
@@ -58,6 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkout", type=Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--option", action="append", default=[], help="of unfix pr, such as -j1")
+    parser.add_argument("--read", type=Path, help="a folder of records of `unfix pr`, NAME.json")
 
 
 def measure_case(options: argparse.Namespace) -> Iterator[Result]:
@@ -67,8 +69,12 @@ def measure_case(options: argparse.Namespace) -> Iterator[Result]:
         known = msgspec.convert(read_record(options.record)["changes"], list[ReviewedChange])
         rows = {one.name: one for one in known}
     for name in options.names or changes:
-        commit_change(options.checkout, name, changes[name])
-        rows[name] = review_change(options.checkout, name, changes[name], options.option)
+        if options.read:
+            run = read_record(options.read / f"{name}.json")
+            rows[name] = read_review(run, name, changes[name])
+        else:
+            commit_change(options.checkout, name, changes[name])
+            rows[name] = review_change(options.checkout, name, changes[name], options.option)
         yield make_result([rows[name] for name in changes if name in rows])
 
 
