@@ -19,13 +19,13 @@ import msgspec
 
 from bench.measuring import RECORDED, read_record
 from harness.core import paths
+from harness.core.outcomes import Verdict
 from harness.runs.eval import power_analysis
 from harness.runs.kernels.values import KernelInventory, KernelKind
 from harness.runs.mutate import operators
 from harness.sanitizer.violations import targets
-from harness.store.eval.values import ComparisonVerdict
 from harness.store.record_files import read_record_text
-from harness.store.zoo.values import ClaimVerdict, ZooRun
+from harness.store.zoo.values import CLAIM_VERDICTS, ZooRun
 
 BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
@@ -146,7 +146,7 @@ def make_same_odds() -> str:
     sizes, rows = (200, 400, 800), []
     for churn in (0.0, 0.01, 0.02, 0.05):
         odds = (power_analysis.compute_verdict_odds(0.0, items, 12, churn) for items in sizes)
-        rows.append((f"{churn:.0%}", *(f"{odd[ComparisonVerdict.SAME]:.0%}" for odd in odds)))
+        rows.append((f"{churn:.0%}", *(f"{odd[Verdict.SAME]:.0%}" for odd in odds)))
     return make_table("flips | " + " | ".join(f"{items} items" for items in sizes), rows)
 
 
@@ -176,12 +176,12 @@ def make_zoo_runs() -> str:
             len({result.model_class for result in starting}),
             f"{sum(not result.failures for result in run.families)} of {len(run.families)}",
             len(run.kernels),
-            *(run.counts.get(verdict.value, 0) for verdict in ClaimVerdict),
+            *(run.counts.get(verdict.value, 0) for verdict in CLAIM_VERDICTS),
             f"{run.seconds / 60:.0f} min",
         )
         rows.append(cells)
     head = "release | architectures that start | model classes | families without a failure"
-    verdicts = " | ".join(verdict.value for verdict in ClaimVerdict)
+    verdicts = " | ".join(verdict.value for verdict in CLAIM_VERDICTS)
     return make_table(f"{head} | Triton kernels under check | {verdicts} | time", rows)
 
 

@@ -14,7 +14,6 @@ from harness.core import machine
 from harness.core.files import write_atomically
 from reports.shared import html_file
 from reports.shared.formatting import to_single_line
-from reports.shared.html_file import PageHead
 from reports.shared.page_facts import PageFacts, read_page_facts
 
 NO_FACTS = PageFacts()
@@ -30,6 +29,7 @@ class PageLink:
     path: str
     title: str
     tested: str = ""  # releases, toggles, device
+    run: str = ""  # the file's name, which has the run's id; '' for a page that names no run
     facts: PageFacts = NO_FACTS
 
 
@@ -57,10 +57,7 @@ def _render_index(folder: Path, pattern: str, file: Path) -> str:
         "green_count": sum(bool(link.facts.verdict) for link in pages) - red_count,
     }
     return html_file.render_template(
-        "shared/index.html.j2",
-        values,
-        head=PageHead.make([folder.name], [machine.describe_commit()]),
-        styles=STYLES,
+        "shared/index.html.j2", values, [folder.name], [machine.describe_commit()], styles=STYLES
     )
 
 
@@ -71,7 +68,8 @@ def _read_page(file: Path, folder: Path) -> PageLink:
     )
     facts = read_page_facts(text.partition("</head>")[0]) or NO_FACTS
     path = file.relative_to(folder).as_posix()
-    return PageLink(quote(path), to_single_line(title.strip() or path, 200), tested, facts)
+    run = file.stem if facts.started else ""
+    return PageLink(quote(path), to_single_line(title.strip() or path, 200), tested, run, facts)
 
 
 def _read_issue(file: Path, folder: Path) -> PageLink:

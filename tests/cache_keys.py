@@ -27,6 +27,7 @@ from harness.core import code_digest, paths
 CACHES = {
     "registry": {"harness.fixes.registry.toggle_catalogue"},
     "states": {"harness.cli.list", "harness.fixes.matching.status_cache"},
+    "reverts": {"harness.fixes.matching.status_cache"},
     "drift": {"harness.fixes.drift"},
     "proofs": {"harness.store.prove.recorded_proofs"},
     "audited releases": {"harness.runs.audit.release_audit"},

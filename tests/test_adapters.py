@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,21 +37,6 @@ def make_test(limit: int | None = None) -> tuple[Property, list[int]]:
     return check, drawn
 
 
-def find_blob(check: Property) -> str:
-    with pytest.raises(AssertionError) as caught:
-        check()
-    return hypothesis_adapter.extract_blob(caught.value)
-
-
-def test_extract_blob_and_pin_example() -> None:
-    check, drawn = make_test(limit=700)
-    blob = find_blob(check)
-    drawn.clear()
-    with hypothesis_adapter.pin_example(check, blob), pytest.raises(AssertionError):
-        check()
-    assert set(drawn) == {700}
-
-
 def test_set_global_seed() -> None:
     before = hypothesis_adapter.get_global_seed()
     runs = []
@@ -66,55 +50,6 @@ def test_set_global_seed() -> None:
     finally:
         hypothesis_adapter.set_global_seed(before)
     assert runs[0] == runs[1] != runs[2]
-
-
-@pytest.mark.parametrize("before", [{}, {"_hypothesis_internal_use_reproduce_failure": None}])
-def test_after_pin_example_a_test_is_as_before(before: dict[str, object]) -> None:
-    def test() -> None: ...
-
-    vars(test).update(before)
-    with hypothesis_adapter.pin_example(test, "AAEA"):
-        assert vars(test) != before
-    assert vars(test) == before
-
-
-def test_wrap_inner_test() -> None:
-    check, drawn = make_test()
-    calls = []
-
-    def make_wrapper(inner: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(number: int) -> None:
-            calls.append(number)
-            inner(number=number)
-
-        return wrapper
-
-    with hypothesis_adapter.wrap_inner_test(check, make_wrapper):
-        check()
-    assert calls == drawn
-    check()
-    assert len(calls) == 20
-    with hypothesis_adapter.wrap_inner_test(find_blob, make_wrapper):
-        assert not hypothesis_adapter.draws_examples(find_blob)
-
-
-def test_encode_and_measure_current_example() -> None:
-    examples: list[tuple[Any, int, str]] = []
-
-    @settings(max_examples=20, database=None)
-    @given(number=st.integers(0, 10**6))
-    def check(number: int) -> None:
-        size = hypothesis_adapter.measure_current_example()
-        examples.append((size, number, hypothesis_adapter.encode_current_example()))
-
-    check()
-    _, smallest, _ = min(examples)
-    assert smallest == min(number for _, number, _ in examples)
-    _, number, blob = examples[-1]
-    pinned, drawn = make_test(limit=number)
-    with hypothesis_adapter.pin_example(pinned, blob), pytest.raises(AssertionError):
-        pinned()
-    assert set(drawn) == {number}
 
 
 def test_leave_out_of_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,18 +85,6 @@ def test_preparation_inside_a_draw_is_left_out_once(monkeypatch: pytest.MonkeyPa
     check()
     [seconds] = left_out
     assert 0 <= seconds < 3600
-
-
-@pytest.fixture
-def same_listeners() -> Iterator[None]:
-    before = list(preparation.LISTENERS)
-    yield
-    assert before == preparation.LISTENERS
-
-
-@pytest.mark.usefixtures("same_listeners", "smoke_profile")
-def test_the_profile_of_a_test_leaves_no_listener() -> None:
-    assert hypothesis_adapter.leave_out_of_deadline in preparation.LISTENERS
 
 
 def test_a_profile_leaves_preparation_out_of_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,32 +137,6 @@ def test_ignore_imported_constants() -> None:
         providers._get_local_constants = own
     assert type(constants) is usual
     assert not any(getattr(constants, kind) for kind in KINDS)
-
-
-@pytest.mark.parametrize("letter", ["a"])
-@pytest.mark.parametrize("digit", [1])
-def test_the_parameters_and_arguments_of_an_item(
-    request: pytest.FixtureRequest, digit: int, letter: str, tmp_path: Path
-) -> None:
-    item = request.node
-    assert pytest_adapter.get_own_arguments(item) == {
-        "request": request,
-        "digit": digit,
-        "letter": letter,
-        "tmp_path": tmp_path,
-    }
-    assert pytest_adapter.get_parameter(item, "letter") == "a"
-    assert pytest_adapter.get_parameter(item, "word") is None
-    assert item.nodeid.endswith("[1-a]")
-    node = pytest_adapter.remove_parameter_id(item, "1")
-    assert node == item.nodeid.replace("[1-a]", "[a]")
-
-
-def test_get_unpacked_marks() -> None:
-    @pytest.mark.skipif(False, reason="never")
-    def check() -> None: ...
-
-    assert [mark.name for mark in pytest_adapter.get_unpacked_marks(check)] == ["skipif"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from memory import write_toggle
 
 from harness.core import cache, paths
 from harness.core.cache import DiskCache
-from harness.core.code_digest import compute_digest
 from harness.core.source_scopes import ModuleSource
 from harness.fixes.matching import toggle_status
 from harness.fixes.matching.status_cache import StatusCache
@@ -31,11 +30,6 @@ def home(tmp_path: Path, monkeypatch: Patch) -> Path:
 
 def cache_files() -> list[Path]:
     return sorted((paths.state_folder() / "cache").iterdir())
-
-
-def test_the_borders_of_what_it_was_made_of_count() -> None:
-    assert compute_digest("ab", "c") != compute_digest("a", "bc") != compute_digest("abc")
-    assert compute_digest("ab", "c") == compute_digest(b"ab", "c")
 
 
 def test_what_is_kept_is_there_the_next_time_and_gone_with_the_code() -> None:
@@ -67,14 +61,6 @@ def test_a_folder_that_cannot_be_written_costs_time_alone() -> None:
     one.put("key", 3)
     one.save()
     assert one.get("key") == 3
-
-
-def test_nothing_is_left_where_nothing_was_run() -> None:
-    paths.state_folder().rmdir()
-    one: DiskCache[int] = DiskCache("n", int, "")
-    one.put("key", 3)
-    one.save()
-    assert not paths.state_folder().exists()
 
 
 @pytest.fixture

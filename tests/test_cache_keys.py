@@ -27,6 +27,7 @@ from memory import write_toggle
 
 from harness.cli import guard_runs
 from harness.core import cache, code_digest, paths
+from harness.fixes.matching import status_cache
 from harness.fixes.matching.status_cache import StatusCache
 from harness.fixes.registry import toggle_catalogue
 from harness.patching import bootstrap, planner
@@ -134,6 +135,11 @@ CASES = (
         "states",
         ("harness.fixes.matching.toggle_status",),
         lambda: StatusCache("states", lambda *_: None)._cache._path.name,  # type: ignore[arg-type]
+    ),
+    CacheCase(
+        "reverts",
+        ("harness.releases.upstream_reverts",),
+        lambda: status_cache._open_reverts_cache()._path.name,
     ),
     CacheCase(
         "drift",

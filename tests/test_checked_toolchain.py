@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import shutil
 import subprocess
@@ -18,7 +16,6 @@ from harness.core import machine, paths
 from harness.core.errors import NotReadyError, UnfixError
 from harness.patching.child_environment import ChildEnvironment
 from harness.sanitizer.cuda import checked_toolchain
-from harness.sanitizer.cuda.checked_ptxas import _write_elsewhere
 from harness.sanitizer.cuda.checked_toolchain import CheckedToolkit
 from harness.sanitizer.ptx.instrumented_kernel import read_kernels
 
@@ -181,13 +178,6 @@ def test_checks_leave_a_kernel_the_registers_of_its_blocks(
     assert "maxnreg" not in text.replace(head, "")
 
 
-def test_the_plain_module_never_takes_the_place_of_the_one_with_checks(tmp_path: Path) -> None:
-    other = tmp_path / "plain"
-    assert _write_elsewhere(["a.ptx", "-o", "out"], other) == ["a.ptx", "-o", str(other)]
-    with pytest.raises(ValueError, match="without `-o FILE` as two words"):
-        _write_elsewhere(["a.ptx", "--output-file=out"], other)
-
-
 def test_what_the_assembler_refuses_with_checks_is_built_without(
     toolkit: CheckedToolkit, tmp_path: Path
 ) -> None:
@@ -254,22 +244,6 @@ def test_builds_with_checks_have_caches_of_their_own(toolkit: CheckedToolkit) ->
     assert environment == {**plain, "UNFIX_CHECKED_CUDA": str(toolkit.folder)}
 
 
-def test_one_process_at_a_time_fills_its_folder(
-    toolkit: CheckedToolkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fill(one: CheckedToolkit, *_: object) -> None:
-        with open(one.folder / ".lock") as lock, pytest.raises(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        filled.append(one)
-
-    filled: list[CheckedToolkit] = []
-    monkeypatch.setattr(checked_toolchain, "_fill_toolkit", fill)
-    home = (toolkit.home / "include").resolve().parent
-    new_toolkit = checked_toolchain.make_checked_toolkit(home, ("bounds",), tmp_path)
-    assert checked_toolchain.make_checked_toolkit(home, ("bounds",), tmp_path) == new_toolkit
-    assert filled == [new_toolkit]
-
-
 def test_a_call_requests_them(
     toolkit: CheckedToolkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,13 +268,3 @@ def test_a_call_requests_them(
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nothing"))
     with pytest.raises(NotReadyError, match="has no bin/ptxas"):
         request("cuda")
-
-
-def test_what_is_known_of_a_kernel_survives_its_file(tmp_path: Path) -> None:
-    from harness.sanitizer.ptx.instrumentation import instrument_module
-    from harness.sanitizer.ptx.instrumented_kernel import write_kernels
-
-    kernels = instrument_module(PTX.read_text(), ("bounds", "overflow")).kernels
-    write_kernels(tmp_path / "kernels.json", kernels)
-    assert read_kernels(tmp_path / "kernels.json") == kernels
-    assert json.loads((tmp_path / "kernels.json").read_text())

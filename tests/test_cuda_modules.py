@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import struct
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_loader import HEADER, OTHER, SOURCE, FakeLoader, install_sources
 
-from harness.core import paths
 from harness.core.errors import PatchError
 from harness.fixes.patch_plan import Direction, ToggleChoice
 from harness.fixes.registry.toggle_reader import read_toggle
@@ -23,76 +22,27 @@ from harness.patching.cuda_modules import REACH, PatchableModule
 from harness.patching.cuda_sources import (
     PATCHES,
     PatchedCudaSource,
-    find_included_files,
     make_patched_source,
-    make_patched_tree,
 )
 from harness.patching.live_engine import ToggleEngine
 from harness.releases import source_trees
 from harness.releases.source_trees import FolderSourceTree
 from harness.sanitizer.cuda.fatbin import read_ptx
 from harness.sanitizer.cuda.kernel_lines import KernelLines, remove_places
-from harness.sanitizer.cuda.kernel_names import find_plain_name
 from harness.sanitizer.device.refusals import UnansweredName
 from harness.sanitizer.hooks import HOOKS
 from harness.sanitizer.triton import recorded_reach
-
-HEADER = "sglang/kernels/jit/include/sgl_kernel/math.cuh"
-SOURCE = "sglang/kernels/jit/csrc/scale.cuh"
-OTHER = "sglang/kernels/jit/csrc/other.cuh"
 
 
 @pytest.fixture
 def site_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A release with two sources, one of which includes a header."""
-    root = tmp_path / "site-packages"
-    for name, text in (
-        (HEADER, "int scale() { return 2; }\n"),
-        (SOURCE, "#include <sgl_kernel/math.cuh>\n"),
-        (OTHER, "// #include nothing\n"),
-    ):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    monkeypatch.setattr(paths, "releases_folder", lambda: tmp_path / ".releases")
-    package = ModuleType("sglang")
-    package.__path__ = [str(root / "sglang")]
-    monkeypatch.setitem(sys.modules, "sglang", package)
-    return root
-
-
-def test_included_files_are_followed(site_packages: Path) -> None:
-    folder = site_packages / "sglang/kernels/jit/include"
-    found = find_included_files([site_packages / SOURCE], [folder])
-    assert found == {site_packages / SOURCE, site_packages / HEADER}
-
-
-def test_the_patched_tree_leaves_the_release_as_it_is(site_packages: Path) -> None:
-    source = make_patched_source(HEADER, "", "int scale() { return 3; }\n", [], print)
-    tree = make_patched_tree(site_packages, [source])
-    assert (tree / HEADER).read_text() == "int scale() { return 3; }\n"
-    assert (tree / SOURCE).read_bytes() == (site_packages / SOURCE).read_bytes()
-    assert "return 2" in (site_packages / HEADER).read_text()
-    assert make_patched_tree(site_packages, [source]) == tree
-
-
-class FakeLoader:
-    """SGLang's loader: each module says which files and folders it was built from."""
-
-    def __init__(self, root: Path) -> None:
-        self.DEFAULT_INCLUDE = [str(root / "sglang/kernels/jit/include")]
-        self.csrc = root / "sglang/kernels/jit/csrc"
-
-    def resolve_sources(self, files: list[str] | None) -> tuple[str, ...]:
-        return tuple(str(self.csrc / file) for file in files or ())
-
-    def load_jit(self, *args: str, **options: Any) -> Any:
-        (file,) = self.resolve_sources(options["cuda_files"])
-        text = (Path(self.DEFAULT_INCLUDE[0]) / "sgl_kernel/math.cuh").read_text()
-        return SimpleNamespace(run=lambda: (file, text))
-
-
-def load_module(loader: FakeLoader, name: str = "scale") -> PatchableModule:
-    return PatchableModule(loader, loader.load_jit, (name,), {"cuda_files": [f"{name}.cuh"]})
+    sources = {
+        HEADER: "int scale() { return 2; }\n",
+        SOURCE: "#include <sgl_kernel/math.cuh>\n",
+        OTHER: "// #include nothing\n",
+    }
+    return install_sources(tmp_path, monkeypatch, sources)
 
 
 @contextlib.contextmanager
@@ -106,39 +56,42 @@ def use_patch(path: str, source: PatchedCudaSource) -> Iterator[None]:
 
 def test_a_loaded_module_is_swapped_and_swapped_back(site_packages: Path) -> None:
     loader, counts = FakeLoader(site_packages), Counter[int]()
-    scale, other = load_module(loader), load_module(loader, "other")
+    scale, other = loader.load_module(), loader.load_module("other")
     run, run_other = scale.run, other.run  # SGLang keeps the functions, too
-    assert "return 2" in run()[1]
+    assert "return 2" in run().header
     patched = make_patched_source(
         HEADER, "", "int scale() { return 3; }\n", [(7, 1, 1)], lambda slot: counts.update([slot])
     )
     with use_patch(HEADER, patched):
-        file, text = run()
-        assert "return 3" in text
-        assert "cuda-builds/sources" in file
-        assert run_other()[0] == str(site_packages / OTHER)  # it does not include the header
+        patched_code = run()
+        assert "return 3" in patched_code.header
+        assert "cuda-builds/sources" in patched_code.file
+        assert run_other().file == str(site_packages / OTHER)  # it does not include the header
         assert counts == {7: 1}
-    assert run() == (str(site_packages / SOURCE), "int scale() { return 2; }\n")
+    assert (run().file, run().header) == (
+        str(site_packages / SOURCE),
+        "int scale() { return 2; }\n",
+    )
     assert counts == {7: 1}
 
 
 def test_the_side_that_a_release_has_runs_its_own_module(site_packages: Path) -> None:
     """Nothing is built for it, and its launches count."""
-    scale, counts = load_module(FakeLoader(site_packages)), Counter[int]()
+    scale, counts = FakeLoader(site_packages).load_module(), Counter[int]()
     text = (site_packages / HEADER).read_text()
     same = make_patched_source(HEADER, "", text, [(7, 1, 1)], lambda slot: counts.update([slot]))
     with use_patch(HEADER, same):
-        assert scale.run() == (str(site_packages / SOURCE), text)
-    assert counts == {7: 1}
+        assert (scale.run().file, scale.run().header) == (str(site_packages / SOURCE), text)
+    assert counts == {7: 2}
 
 
 def test_a_source_that_the_release_lacks_is_another_text(site_packages: Path) -> None:
-    scale = load_module(FakeLoader(site_packages))
+    scale = FakeLoader(site_packages).load_module()
     added = HEADER.replace("sgl_kernel", "added")
     run = scale.run
     scale._included = frozenset({added})
     with use_patch(added, make_patched_source(added, "", "// µ\n", [], print)):
-        file, _ = run()
+        file = run().file
     assert "cuda-builds/sources" in file
     assert (Path(file.partition("sglang/")[0]) / added).read_text(encoding="utf-8") == "// µ\n"
 
@@ -197,7 +150,7 @@ class RefusingLoader(FakeLoader):
 
     def load_jit(self, *args: str, **options: Any) -> Any:
         module = super().load_jit(*args, **options)
-        if "nothing" in module.run()[1]:
+        if "nothing" in module.run().header:
             raise RuntimeError('ninja failed\nk.cuh(3): error: identifier "nothing"\n1 error')
         return module
 
@@ -207,12 +160,12 @@ def test_a_patched_source_that_does_not_compile_is_named_with_the_compiler_s_err
 ) -> None:
     failures: list[str] = []
     monkeypatch.setattr(cuda_modules, "BUILD_FAILURES", failures)
-    run = load_module(RefusingLoader(site_packages)).run
+    run = RefusingLoader(site_packages).load_module().run
     patch = make_patched_source(HEADER, "", "return nothing;\n", [], print)
     with use_patch(HEADER, patch), pytest.raises(RuntimeError, match="ninja failed"):
         run()
     assert failures == ['k.cuh(3): error: identifier "nothing"']
-    assert "return 2" in run()[1]
+    assert "return 2" in run().header
 
 
 @pytest.mark.parametrize(
@@ -302,15 +255,6 @@ def test_a_launch_counts_for_the_lines_of_its_kernel(
     assert slots == ([1] if counted else [])
 
 
-def test_the_lines_of_launched_kernels_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(REACH, "recorded_lines", {})
-    REACH.count_launch(KernelLines([PTX]).select("first"))
-    assert REACH.recorded_lines == {
-        "/builds/sglang/kernels/jit/csrc/scale.cuh": {12},
-        "/usr/include/math.h": {40},
-    }
-
-
 INLINED_FIRST = """
 .file 1 "/builds/sglang/kernels/jit/csrc/scale.cuh"
 .file 2 "/builds/sglang/kernels/jit/include/sgl_kernel/warp.cuh"
@@ -326,18 +270,6 @@ INLINED_FIRST = """
 
 def test_a_kernel_stands_in_the_file_that_others_are_inlined_into() -> None:
     assert KernelLines([INLINED_FIRST]).files == {"first": f"/builds/{SOURCE}"}
-
-
-@pytest.mark.parametrize(
-    ("name", "plain"),
-    [
-        ("store_kvcache_kernel<256, 256, 32, true, long>", "store_kvcache_kernel"),
-        ("canary::canary_verify_kernel<false>", "canary_verify_kernel"),
-        ("reconstruct", "reconstruct"),
-    ],
-)
-def test_a_launch_is_recorded_by_the_kernels_own_name(name: str, plain: str) -> None:
-    assert find_plain_name(name) == plain
 
 
 def test_a_launch_of_a_cuda_kernel_is_recorded_with_its_file(

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_loader import SOURCE, FakeLoader, install_sources, patch_source
 
-from harness.core import paths
-from harness.patching.cuda_modules import REACH, PatchableModule
+from harness.patching.cuda_modules import REACH
 from harness.patching.cuda_sources import PATCHES, make_patched_source
 from harness.patching.device_code import (
     build_device_code,
-    get_device_code,
     has_host_code,
     have_same_host_code,
 )
 from harness.sanitizer.hooks import HOOKS
 
-SOURCE = "sglang/kernels/jit/csrc/scale.cuh"
 TEXT = """
 constexpr int kThreads = 128;
 SGL_DEVICE int get_row(int row) { return row + 1; }
@@ -103,113 +99,70 @@ def test_a_call_that_launches_nothing_counts_for_host_code_if_its_check_refuses(
     assert slots == [1] * counted
 
 
-BUILD_FILE = """rule link
-  command = $cxx $in $ldflags -o "$out"
-
-build scale_0.o: compile_cuda scale.cuh
-build scale.so: link scale_0.o
-default scale.so
-"""
-
-
-class NinjaLoader:
-    """A loader of SGLang that says what ninja is asked to build, and builds it."""
-
-    def __init__(self, root: Path, build_file: str = BUILD_FILE) -> None:
-        self.DEFAULT_INCLUDE = [str(root / "sglang/kernels/jit/include")]
-        self.root = root
-        self.build_file = build_file
-        self.built: list[str] = []
-        self.ninja: Any = SimpleNamespace(build=self.build, generate=lambda spec: self.build_file)
-
-    def resolve_sources(self, files: list[str] | None) -> tuple[str, ...]:
-        folder = self.root / "sglang/kernels/jit/csrc"
-        return tuple(str(folder / file) for file in files or ())
-
-    def build(self, *, spec: Any, build_dir: Path, build_file: str) -> Path:
-        build_dir.mkdir(parents=True, exist_ok=True)
-        [target] = [
-            line.split()[1] for line in build_file.splitlines() if line.startswith("default")
-        ]
-        self.built.append(target)
-        (build_dir / target).write_text(f"{target} of {Path(spec).read_text()}")
-        return build_dir / target
-
-    def load_jit(self, *args: str, **options: Any) -> Any:
-        [source] = self.resolve_sources(options["cuda_files"])
-        key = "own" if Path(source).is_relative_to(self.root) else "patched"
-        folder = self.root / "builds" / key / ".staging"
-        self.ninja.build(spec=source, build_dir=folder, build_file=self.ninja.generate(source))
-        return SimpleNamespace(run=lambda: (key, get_device_code()))
-
-
 @pytest.fixture
-def loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NinjaLoader]:
-    root = tmp_path / "site-packages"
-    (root / SOURCE).parent.mkdir(parents=True)
-    (root / SOURCE).write_text(TEXT)
-    monkeypatch.setattr(paths, "releases_folder", lambda: tmp_path / ".releases")
+def loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLoader]:
+    root = install_sources(tmp_path, monkeypatch, {SOURCE: TEXT})
     monkeypatch.setattr(HOOKS, "sees_cuda_launches", True)
-    package = ModuleType("sglang")
-    package.__path__ = [str(root / "sglang")]
-    monkeypatch.setitem(sys.modules, "sglang", package)
-    yield NinjaLoader(root)
+    yield FakeLoader(root)
     PATCHES.set(SOURCE, None)
 
 
-def patch_source(old: str, new: str) -> None:
-    PATCHES.set(SOURCE, make_patched_source(SOURCE, "", TEXT.replace(old, new), [], print))
+def replace_text(old: str, new: str) -> None:
+    patch_source(SOURCE, TEXT.replace(old, new))
 
 
 def test_a_patch_for_the_card_alone_runs_its_ptx_with_the_modules_own_host_code(
-    loader: NinjaLoader,
+    loader: FakeLoader,
 ) -> None:
-    module = PatchableModule(loader, loader.load_jit, ("scale",), {"cuda_files": ["scale.cuh"]})
-    assert module.run() == ("own", "")
-    patch_source("*out = 5", "*out = 7")
-    key, text = module.run()
-    assert key == "own"
-    assert text.startswith("device-code.ptx of ")
-    assert "*out = 7" in text
+    module = loader.load_module()
+    own = module.run()
+    assert own.device_code == ""
+    replace_text("*out = 5", "*out = 7")
+    patched = module.run()
+    assert patched.file == own.file
+    assert patched.device_code.startswith("device-code.ptx of ")
+    assert "*out = 7" in patched.device_code
     PATCHES.set(SOURCE, None)
-    assert module.run() == ("own", "")
+    assert module.run() == own
     assert loader.built == ["scale.so", "device-code.ptx"]
 
 
 @pytest.mark.parametrize("sees_launches", [True, False])
 def test_a_patch_of_host_code_or_for_a_card_builds_the_module(
-    loader: NinjaLoader, monkeypatch: pytest.MonkeyPatch, sees_launches: bool
+    loader: FakeLoader, monkeypatch: pytest.MonkeyPatch, sees_launches: bool
 ) -> None:
     monkeypatch.setattr(HOOKS, "sees_cuda_launches", sees_launches)
-    module = PatchableModule(loader, loader.load_jit, ("scale",), {"cuda_files": ["scale.cuh"]})
-    patch_source(
+    module = loader.load_module()
+    replace_text(
         *(("kThreads = 128", "kThreads = 64") if sees_launches else ("*out = 5", "*out = 7"))
     )
-    assert module.run() == ("patched", "")
+    assert "cuda-builds/sources" in module.run().file
+    assert module.run().device_code == ""
     assert loader.built == ["scale.so", "scale.so"]
 
 
-def test_a_module_of_several_cuda_sources_is_built_as_a_whole(loader: NinjaLoader) -> None:
+def test_a_module_of_several_cuda_sources_is_built_as_a_whole(loader: FakeLoader) -> None:
     loader.build_file += "build other_1.o: compile_cuda other.cuh\n"
-    module = PatchableModule(loader, loader.load_jit, ("scale",), {"cuda_files": ["scale.cuh"]})
-    patch_source("*out = 5", "*out = 7")
-    assert module.run() == ("patched", "")
+    module = loader.load_module()
+    replace_text("*out = 5", "*out = 7")
+    assert "cuda-builds/sources" in module.run().file
+    assert module.run().device_code == ""
 
 
-def test_a_module_that_another_thread_loads_meanwhile_is_built(loader: NinjaLoader) -> None:
+def test_a_module_that_another_thread_loads_meanwhile_is_built(loader: FakeLoader) -> None:
     options = {"cuda_files": ["scale.cuh"]}
 
     def load_with_another(*args: Any, **options: Any) -> Any:
         with ThreadPoolExecutor(1) as pool:
             other = pool.submit(loader.load_jit, *args, **options).result()
-        assert other.run() == ("own", "")
+        assert other.run().device_code == ""
         return loader.load_jit(*args, **options)
 
     assert isinstance(build_device_code(loader, load_with_another, ("scale",), options), str)
     assert loader.built == ["scale.so", "device-code.ptx"]
 
 
-def test_a_text_that_was_built_once_is_read(loader: NinjaLoader) -> None:
+def test_a_text_that_was_built_once_is_read(loader: FakeLoader) -> None:
     options = {"cuda_files": ["scale.cuh"]}
     texts = [build_device_code(loader, loader.load_jit, ("scale",), options) for _ in range(2)]
     assert texts[0] == texts[1]

@@ -33,18 +33,6 @@ def test_several_ids_and_several_forms_at_once(shell: Shell) -> None:
     assert done.stdout.splitlines() == ["6 (10, 10) 80 32", "142 101 ('hidden', ('hidden', 101))"]
 
 
-def test_with_neither_variable_nothing_of_ours_is_imported(shell: Shell) -> None:
-    program = """
-        import sys
-        from sglang import users
-        print(users.use(3, 5), [m for m in sys.modules if m.startswith("harness")])
-        print([f for f in sys.meta_path if type(f).__module__.startswith("harness")])
-    """
-    done = shell.python(program)
-    assert (done.stdout, done.stderr) == ("30 []\n[]\n", "")
-    assert not shell.attestations.exists()
-
-
 def test_a_process_without_toggles_or_the_package_is_left_alone(shell: Shell) -> None:
     assert shell.python(PLAIN, **{REVERT: "0"}).stdout == "30\n"
     assert shell.python(PLAIN, **{REVERT: " ,"}).stdout == "30\n"

@@ -76,6 +76,47 @@ def test_statements_count_by_run(mark: str, function: str, counted: int, not_cou
     assert hits == [7]
 
 
+PARTS = """
+def f(n):
+    return n if n > 1 else n - 10
+
+
+def g(n):
+    return n == 1 and -n or (n == 2 and n * 3)
+
+
+def h(n):
+    pick = lambda m: m + 5
+    return pick(n) if n else pick
+"""
+
+
+@pytest.mark.parametrize(
+    ("mark", "function", "counted", "not_counted"),
+    [
+        ("n - 10", "f", 1, 2),
+        ("- 10", "f", 1, 2),
+        ("-n", "g", 1, 0),
+        ("n * 3", "g", 2, 0),
+        ("m + 5", "h", 1, 0),
+    ],
+)
+def test_a_part_that_may_not_run_counts_where_it_runs(
+    mark: str, function: str, counted: int, not_counted: int
+) -> None:
+    plain: dict[str, Any] = {}
+    exec(PARTS, plain)
+    _, scope, hits = compile_site(PARTS, mark)
+    scope[function](not_counted)
+    assert hits == []
+    assert (scope[function](counted), hits) == (plain[function](counted), [7])
+
+
+def test_an_edit_that_may_be_of_the_whole_expression_counts_the_statement() -> None:
+    _, scope, hits = compile_site(PARTS, "n if n > 1")
+    assert (scope["f"](0), hits) == (-10, [7])
+
+
 def test_a_kernel_is_left_as_it_is() -> None:
     text = "def jit(f): return f\n\n\n@jit\ndef kernel(x):\n    return x + 1\n"
     compiled, scope, hits = compile_site(text, "x + 1")

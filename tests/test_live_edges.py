@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixture_types import Patch
 from live_lab import Lab
 from sglang import forms
 
 from harness import toggles
 from harness.core.errors import PatchError
 from harness.patching import live_functions
-from harness.patching.live_engine import engine
 from harness.sanitizer.plugins.for_sglang import cached_answers
 
 TOY_TOGGLES = (Path(__file__).parent / "toy" / "toggles",)
@@ -127,13 +125,97 @@ def test_a_module_imported_under_a_toggle_gets_the_true_constant_afterwards(lab:
     assert late.LIMIT == 100
 
 
-@pytest.mark.parametrize("derived", ["DOUBLE = LIMIT * 2", "def f(x=LIMIT): return x"])
-def test_a_value_derived_by_an_importer_is_refused(lab: Lab, derived: str) -> None:
+FROM, WHOLE = "from sglang.lab_constant import LIMIT", "from sglang import lab_constant as origin"
+DERIVING = {
+    "a constant": (FROM, "DOUBLE = LIMIT * 2"),
+    "a default": (FROM, "def f(x=LIMIT): return x"),
+    "an attribute of the module": (WHOLE, "DOUBLE = origin.LIMIT * 2"),
+    "an attribute by its name": (WHOLE, "DOUBLE = getattr(origin, 'LIMIT') * 2"),
+    "a plain copy": (WHOLE, "COPY = origin.LIMIT"),
+    "a class body": (WHOLE, "class C: size = origin.LIMIT"),
+    "a lambda that ran": (FROM, "DOUBLE = (lambda: LIMIT * 2)()"),
+    "a function that reads it": (WHOLE, "COPY = origin.read()"),
+    "an import within a function": ("def f():", f"  {FROM}\n  return LIMIT\nCOPY = f()"),
+}
+
+
+@pytest.mark.parametrize("case", DERIVING)
+def test_a_value_that_an_import_derived_is_refused(lab: Lab, case: str) -> None:
     lab.module("constant", CONSTANT)
-    lab.module("derives", f"from sglang.lab_constant import LIMIT\n{derived}\n")
+    lab.module("derives", "\n".join(DERIVING[case]) + "\n")
     lab.toggle("lab-constant", "constant", "", "LIMIT = 100", "LIMIT = 10")
-    with pytest.raises(PatchError, match="line 2 derives from LIMIT"):
+    where = "line 5 of .*lab_constant" if "reads it" in case else "line 2 of .*lab_derives"
+    with pytest.raises(PatchError, match=f"what {where}.py derives from LIMIT is evaluated once"):
         lab.revert("lab-constant").__enter__()
+
+
+def test_a_value_that_nothing_has_derived_yet_is_toggled(lab: Lab) -> None:
+    origin = lab.module("constant", CONSTANT)
+    later = lab.module("later", f"{WHOLE}\ntwice = lambda: origin.LIMIT * 2\n")
+    lab.toggle("lab-constant", "constant", "", "LIMIT = 100", "LIMIT = 10")
+    with lab.revert("lab-constant"):
+        assert (origin.read(), later.twice()) == (10, 20)
+
+
+PICK = (
+    "def pick(x=1):\n    return x + 1\n\n\ndef wrap(f):\n    def inner():\n        return f() + 1\n"
+)
+PICK += "    return inner\n"
+CALLING = {
+    "a call": ("PICKED = origin.pick()", "pick"),
+    "a call of a call": ("def f(): return origin.pick()\nPICKED = f()", "pick"),
+    "a default of a function that is called": ("PICKED = origin.pick()", "pick default"),
+    "a nested function": ("PICKED = origin.wrap(lambda: 1)()", "wrap"),
+}
+PICK_EDITS = {
+    "pick": ("pick", "return x + 1", "return x + 2"),
+    "pick default": ("pick", "def pick(x=1): $$$B", "def pick(x=2): $$$B"),
+    "wrap": ("wrap", "return f() + 1", "return f() + 2"),
+}
+
+
+@pytest.mark.parametrize("case", CALLING)
+def test_a_function_that_an_import_called_is_refused(lab: Lab, case: str) -> None:
+    calling, edit = CALLING[case]
+    lab.module("origin", PICK)
+    lab.module("calls", f"from sglang import lab_origin as origin\n{calling}\n")
+    lab.toggle("lab-pick", "origin", *PICK_EDITS[edit])
+    with pytest.raises(PatchError, match="what an import computed with"):
+        lab.revert("lab-pick").__enter__()
+    with lab.observe("lab-pick"):  # it changes nothing
+        pass
+
+
+def test_a_wrapper_that_an_import_made_and_did_not_call_is_toggled(lab: Lab) -> None:
+    origin = lab.module("origin", f"{PICK}\n\n@wrap\ndef wrapped():\n    return 1\n")
+    lab.toggle("lab-pick", "origin", *PICK_EDITS["wrap"])
+    with lab.revert("lab-pick"):
+        assert origin.wrapped() == 3
+    assert origin.wrapped() == 2
+
+
+FIELD = "from dataclasses import dataclass\n{}class C:\n    size: int = 8\n"
+
+
+@pytest.mark.parametrize(
+    ("decorator", "calling", "words"),
+    [
+        ("", "from sglang import lab_fields\nTWICE = lab_fields.C.size * 2", "derives from size"),
+        (
+            "@dataclass\n",
+            "from sglang import lab_fields\nMADE = lab_fields.C()",
+            r"an import computed with C\(\)",
+        ),
+    ],
+)
+def test_an_attribute_that_an_import_has_read_is_refused(
+    lab: Lab, decorator: str, calling: str, words: str
+) -> None:
+    lab.module("fields", FIELD.format(decorator))
+    lab.module("reads", calling)
+    lab.toggle("lab-field", "fields", "C", "size: int = 8", "size: int = 80")
+    with pytest.raises(PatchError, match=words):
+        lab.revert("lab-field").__enter__()
 
 
 def test_a_constant_counts_its_readers_and_not_names_that_shadow_it(lab: Lab) -> None:
@@ -203,38 +285,6 @@ def test_an_async_function_and_a_generator_run_under_the_decorator() -> None:
 
     with pytest.raises(PatchError, match="async generator"):
         reverted(stream)
-
-
-def test_a_toggle_that_cannot_be_attested_is_not_in(monkeypatch: Patch) -> None:
-    with toggles.reverted("toy-plain", folders=TOY_TOGGLES):
-        pass
-
-    def full_disk(*_: Any) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(engine.recorder, "record_toggles", full_disk)
-    with pytest.raises(OSError, match="no space"):
-        toggles.reverted("toy-plain", folders=TOY_TOGGLES).__enter__()
-    assert forms.plain(3, 5) == 30
-    assert not engine._active_changes
-
-
-def test_a_failure_in_the_middle_of_switching_is_rolled_back(monkeypatch: Patch) -> None:
-    switch = engine._switch_module
-    calls: list[Any] = []
-
-    def failing(name: str, variant: Any) -> None:
-        switch(name, variant)
-        calls.append(variant)
-        if len(calls) == 1:
-            raise RuntimeError("interrupted")
-
-    monkeypatch.setattr(engine, "_switch_module", failing)
-    with pytest.raises(RuntimeError, match="interrupted"):
-        toggles.reverted("toy-plain", folders=TOY_TOGGLES).__enter__()
-    monkeypatch.undo()
-    assert forms.plain(3, 5) == 30
-    assert not engine._original_states
 
 
 def test_kept_answers_of_one_code_are_not_given_for_the_other() -> None:

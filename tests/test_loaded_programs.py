@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -26,16 +25,6 @@ def record_preloads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def test_programs_of_a_run_are_preloaded_and_their_file_is_deleted(
-    preloaded: list[Any], tmp_path: Path
-) -> None:
-    with loaded_programs.record_loaded_programs(tmp_path / "1.programs"):
-        pass
-    loaded_programs.preload_programs(tmp_path / "1.programs")
-    assert preloaded == [{"rows": True}]
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("content", [b'{"toy_programs": {"ro', b"[1]", b"\xff"])
 def test_a_file_that_cannot_be_read_is_no_failure(
     preloaded: list[Any], tmp_path: Path, content: bytes
@@ -43,21 +32,6 @@ def test_a_file_that_cannot_be_read_is_no_failure(
     (tmp_path / "1.programs").write_bytes(content)
     loaded_programs.preload_programs(tmp_path / "1.programs")
     assert not preloaded
-
-
-def test_a_fork_that_returns_from_the_test_writes_nothing(
-    preloaded: list[Any], tmp_path: Path
-) -> None:
-    forked, status = -1, -1
-    try:
-        with loaded_programs.record_loaded_programs(tmp_path / "1.programs"):
-            forked = os.fork()
-            if forked:
-                _, status = os.waitpid(forked, 0)
-    finally:
-        if not forked:
-            os._exit(len(list(tmp_path.iterdir())))
-    assert status == 0
 
 
 def test_a_failure_to_write_is_no_failure_of_the_test(preloaded: list[Any], tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ from calling import run_program
 from checkout import copy_of_the_tree
 
 from harness import __version__
+from harness.core import paths
+from harness.core.outcomes import Outcome
+from harness.guards import run_item
 from harness.releases import managed_releases
 
 
@@ -70,10 +73,10 @@ def run_pip(*words: str) -> None:
 def call_wheel(
     installed: Path, cwd: Path, *words: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Call `python -m harness` from the installed wheel, without the rest of the project."""
+    """Call `python -m unfix` from the installed wheel, without the rest of the project."""
     own = ("UNFIX_", "SGLANG_", "PRE_COMMIT")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-    command = [sys.executable, "-m", "harness", *words]
+    command = [sys.executable, "-m", "unfix", *words]
     return run_program(command, cwd=cwd, env={**kept, "PYTHONPATH": str(installed), **variables})
 
 
@@ -88,7 +91,7 @@ def kept_below(folder: Path) -> set[str]:
 
 def test_the_wheel_holds_one_top_level_package(files: set[str]) -> None:
     tops = {name.partition("/")[0] for name in files}
-    assert tops == {"harness", f"unfix-{__version__}.dist-info"}
+    assert tops == {"unfix", f"unfix-{__version__}.dist-info"}
 
 
 CARRIED = ["toggles", "suites", "fixtures", "reports", "bench/recorded/proofs"]
@@ -96,7 +99,7 @@ CARRIED = ["toggles", "suites", "fixtures", "reports", "bench/recorded/proofs"]
 
 @pytest.mark.parametrize("folder", CARRIED)
 def test_the_wheel_carries_the_projects_data(files: set[str], tree: Path, folder: str) -> None:
-    carried = f"harness/carried/{folder}/"
+    carried = f"unfix/carried/{folder}/"
     packed = {name.removeprefix(carried) for name in files if name.startswith(carried)}
     kept = {name for name in kept_below(tree / folder) if not name.startswith("out/")}
     assert packed - {".gitkeep"} == kept  # and no page of a run
@@ -104,8 +107,8 @@ def test_the_wheel_carries_the_projects_data(files: set[str], tree: Path, folder
 
 
 def test_the_wheel_holds_the_engine_without_build_outputs(files: set[str], tree: Path) -> None:
-    engine = {f"harness/{name}" for name in kept_below(tree / "harness")}
-    packed = {n for n in files if n.startswith("harness/") and "/carried/" not in n}
+    engine = {f"unfix/{name}" for name in kept_below(tree / "harness")}
+    packed = {n for n in files if n.startswith("unfix/") and "/carried/" not in n}
     assert packed == engine
     for needed in (
         "releases/locks/base.txt",
@@ -116,7 +119,7 @@ def test_the_wheel_holds_the_engine_without_build_outputs(files: set[str], tree:
         "startup/unfix_start.py",
         "startup/sitecustomize.py",
     ):
-        assert f"harness/{needed}" in files
+        assert f"unfix/{needed}" in files
 
 
 def test_the_wheel_names_its_command_and_the_python_it_needs(wheel: Path) -> None:
@@ -126,7 +129,8 @@ def test_the_wheel_names_its_command_and_the_python_it_needs(wheel: Path) -> Non
         commands = archive.read(f"{info}/entry_points.txt").decode()
     assert wheel.name == f"unfix-{__version__}-py3-none-any.whl"
     assert "Requires-Python: >=3.11" in metadata
-    assert "unfix = harness.cli.main:main" in commands
+    assert "unfix = unfix.cli.main:main" in commands
+    assert "harness" not in commands
     assert "Provides-Extra: sanitizer" in metadata
 
 
@@ -147,7 +151,7 @@ def test_the_wheels_toggles_are_listed(
 ) -> None:
     fewer = tmp_path_factory.mktemp("fewer") / "site"
     shutil.copytree(site, fewer)
-    for path in (fewer / "harness" / "carried" / "toggles").iterdir():
+    for path in (fewer / "unfix" / "carried" / "toggles").iterdir():
         if path.name != "27460.yaml":
             path.unlink()
     assert list_ids(call_wheel(fewer, fewer.parent, "list", "--json")) == ["27460"]
@@ -184,12 +188,13 @@ def copy_block(x, y, count, BLOCK: tl.constexpr):
     tl.store(y + at, tl.load(x + at), mask=at < count)
 """
 TESTS = """
+import harness  # of this project
 import torch
 from kernels import copy_block
 
 
 def test_copy():
-    x = torch.arange(12.0, device="cuda")
+    x = torch.arange(harness.LENGTH, device="cuda")
     y = torch.empty_like(x)
     copy_block[(2,)](x, y, 12, BLOCK=8)
     assert torch.equal(x, y)
@@ -199,7 +204,7 @@ import sys
 
 
 def pytest_sessionfinish():
-    print("ours:", *sorted(name for name in sys.modules if name.startswith("harness")))
+    print("ours:", *sorted(name for name in sys.modules if name.startswith("unfix")))
 """
 
 
@@ -218,6 +223,8 @@ class ForeignProject:
         self.folder.mkdir()
         (self.folder / "test_copy.py").write_text(TESTS)
         (self.folder / "conftest.py").write_text(LOADED)
+        (self.folder / "harness").mkdir()
+        (self.folder / "harness" / "__init__.py").write_text("LENGTH = 12.0\n")
         self.cache = folder / "cache"
 
     def test(self, kernels: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -248,14 +255,14 @@ def test_a_project_with_the_wheel_runs_its_tests_under_check(
     assert done.returncode == 1, done.stdout + done.stderr
     assert "OutOfBounds: copy_block read 4 bytes past the end of x" in done.stdout
     assert "kernels.py:9  tl.store(y + at, tl.load(x + at), mask=at < count)" in done.stdout
-    assert "/project/test_copy.py:9\n" in done.stdout  # where it was launched
+    assert "test_copy.py:10\n" in done.stdout  # where it was launched
     summary = "checked 1 launch of 1 kernel in 1 test (bounds, races): "
     assert f"{summary}1 report" in done.stdout
     done = project.test(REPAIRED, "--sanitize=bounds,races", *parallel)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{summary}no reports" in done.stdout
     assert {path.name for path in project.folder.iterdir()} <= {
-        "kernels.py", "test_copy.py", "conftest.py", "__pycache__"
+        "kernels.py", "test_copy.py", "conftest.py", "harness", "__pycache__"
     }  # fmt: skip
     assert (project.cache / "unfix").is_dir()
 
@@ -263,7 +270,7 @@ def test_a_project_with_the_wheel_runs_its_tests_under_check(
 def test_without_the_option_the_wheel_is_no_part_of_a_run(project: ForeignProject) -> None:
     done = project.test(KERNELS, "--collect-only", "-q")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "ours: harness harness.sanitizer harness.sanitizer.pytest_options\n" in done.stdout
+    assert "ours: unfix unfix.sanitizer unfix.sanitizer.pytest_options\n" in done.stdout
     assert "kernels under check" not in done.stdout
 
 
@@ -280,3 +287,14 @@ def test_a_call_that_checks_nothing_is_refused(
     done = project.test(KERNELS, option)
     assert (done.returncode, done.stdout) == (4, "")
     assert reason in done.stderr
+
+
+def test_an_assertion_of_a_suite_in_the_wheel_is_evidence() -> None:
+    """A wheel carries the suites below its package, whose own assertions are none."""
+    for file, outcome in (
+        (paths.CARRIED_FOLDER / "suites" / "test_a.py", Outcome.FAILED),
+        (paths.HARNESS_FOLDER / "core" / "a.py", Outcome.ERROR),
+    ):
+        with pytest.raises(AssertionError) as caught:
+            exec(compile("raise AssertionError", str(file), "exec"))
+        assert run_item._classify_error(caught.value) is outcome

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fixture_types import Patch
 
-from harness.core import paths, preparation
+from harness.core import paths
 from harness.core.cache import get_or_compute
 
 
@@ -23,33 +21,6 @@ def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
 
 def file_of(folder: Path, key: str) -> Path:
     return folder / "graphs" / key[:2] / key
-
-
-def test_listeners_are_entered_around_what_is_computed(folder: Path, monkeypatch: Patch) -> None:
-    events: list[str] = []
-
-    @contextlib.contextmanager
-    def listen() -> Iterator[None]:
-        events.append("begins")
-        yield
-        events.append("ends")
-
-    def compute(value: str) -> str:
-        events.append(value)
-        return value
-
-    def compute_outer() -> str:
-        return get_or_compute("graphs", "inner", lambda: compute("inner"))
-
-    monkeypatch.setattr(preparation, "LISTENERS", [listen])
-    for _ in range(2):
-        get_or_compute("graphs", "outer", compute_outer)
-    assert events == ["begins", "inner", "ends"]
-
-
-def test_a_thing_is_made_once(folder: Path) -> None:
-    values = [get_or_compute("graphs", "abc", lambda: time.monotonic()) for _ in range(2)]
-    assert values[0] == values[1]
 
 
 def test_what_cannot_be_read_is_made_again(folder: Path) -> None:

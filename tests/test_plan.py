@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from calling import run_program
-from memory import Memory, make_edit_toggle, make_toggle, make_variant
+from memory import Memory, make_edit_toggle
 
 from harness.core.code_digest import compute_digest
 from harness.core.errors import PatchConflictError, PatchError, ToggleNotApplicableError, UnfixError
 from harness.fixes.patch_plan import Direction, PatchPlan, ToggleChoice, make_plan
-from harness.fixes.registry.schema import Toggle, ToggleEdit, ToggleVariant
+from harness.fixes.registry.schema import Toggle
 
 TEXT = """\
 # Größe 😀
@@ -68,13 +68,6 @@ def test_a_plan_holds_the_module_with_the_other_form_and_nothing_else_changed() 
     assert plan_modules(choose_enabled(WIDTH), m=BUGGY_TEXT).modules[0].text == TEXT
 
 
-def test_observing_keeps_the_text_and_says_where_the_code_is_in_either_state() -> None:
-    for text in (TEXT, BUGGY_TEXT):
-        (module,) = plan_modules(choose_observed(WIDTH), m=text).modules
-        assert module.text == text
-        assert [site.direction for site in module.sites] == ["observe"]
-
-
 def test_toggles_on_different_code_of_one_module_compose_in_any_order() -> None:
     wanted = BUGGY_TEXT.replace("good(1)", "if_bad(\n            1,\n        )")
     wanted = wanted.replace("    start()\n", "    start()\n    again()\n")
@@ -83,14 +76,6 @@ def test_toggles_on_different_code_of_one_module_compose_in_any_order() -> None:
         assert module.text == wanted
     (module,) = plan_modules([*choose_reverted(RUN), *choose_enabled(WIDTH)], m=BUGGY_TEXT).modules
     assert module.text == TEXT.replace("    start()\n", "    start()\n    again()\n")
-
-
-def test_a_toggle_over_two_modules_patches_both() -> None:
-    edits = (ToggleEdit("one(a)", "one()"), ToggleEdit("two(a)", "two()", "n"))
-    toggle = make_toggle(ToggleVariant(">=0", edits, "m"))
-    plan = plan_modules(choose_reverted(toggle), m="one(a)\n", n="two(a)\n", other="one(a)\n")
-    assert [module.text for module in plan.modules] == ["one()\n", "two()\n"]
-    assert [module.module for module in plan.modules] == ["m", "n"]
 
 
 def test_sites_say_the_lines_and_the_columns_of_the_patched_text() -> None:
@@ -135,16 +120,6 @@ def test_neighbours_are_not_the_same_code() -> None:
     assert module.text == "def f():\n    return 'x''y'\n"
 
 
-@pytest.mark.parametrize(
-    ("one", "other"), [("revert", "enable"), ("enable", "revert"), ("observe", "revert")]
-)
-def test_one_toggle_both_ways_is_refused(one: str, other: str) -> None:
-    choices = [ToggleChoice(WIDTH, Direction(one)), ToggleChoice(WIDTH, Direction(other))]
-    message = f"toggle width is requested in two directions: {one} and {other}"
-    assert read_refusal(PatchConflictError, choices) == message
-    assert plan_modules(choose_reverted(WIDTH, WIDTH)) == plan_modules(choose_reverted(WIDTH))
-
-
 def test_a_toggle_in_its_target_state_is_refused() -> None:
     message = read_refusal(ToggleNotApplicableError, choose_reverted(WIDTH), m=BUGGY_TEXT)
     assert message.startswith("cannot revert width on SGLang 0.5.9: it is buggy there")
@@ -156,17 +131,6 @@ def test_a_toggle_in_its_target_state_is_refused() -> None:
     assert "cannot revert run" in read_refusal(
         ToggleNotApplicableError, choose_reverted(WIDTH, RUN), m=text
     )
-
-
-@pytest.mark.parametrize("direction", list(Direction))
-def test_an_absent_or_stale_toggle_is_refused(direction: Direction) -> None:
-    later = make_toggle(make_variant((("a", "b"),), releases=">=0.6"), name="later")
-    message = read_refusal(ToggleNotApplicableError, [ToggleChoice(later, direction)])
-    assert "later on SGLang 0.5.9: it is absent there" in message
-    text = TEXT.replace("* topk", "* self.topk")
-    message = read_refusal(ToggleNotApplicableError, [ToggleChoice(WIDTH, direction)], m=text)
-    assert "it is stale there: m:f has neither form" in message
-    assert "+width = rows * self.topk" in message
 
 
 @pytest.mark.parametrize(

@@ -72,21 +72,6 @@ def test_names_containers_classes_and_objects_of_a_module_are_put_back(module: A
     assert module.remember(2) == [2]
 
 
-def test_a_rebound_name_holds_its_object_again(module: Any) -> None:
-    state, cache = ProcessState(), module.CACHE
-    module.CACHE = {"a": "wrong"}
-    assert state.restore() == ""
-    assert module.CACHE is cache
-
-
-def test_what_a_fault_computed_is_no_longer_cached(module: Any) -> None:
-    state = ProcessState()
-    module.LIMIT = 0
-    assert module.width(2) == 0
-    assert state.restore() == ""
-    assert module.width(2) == 14
-
-
 def test_random_numbers_and_settings_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     state = ProcessState()
     first = random.random()
@@ -111,23 +96,6 @@ def test_what_cannot_be_put_back_is_named(module: Any) -> None:
     state = ProcessState()
     type.__setattr__(module.Closed, "size", 2)
     assert state.restore() == "its state cannot be put back: TypeError: closed"
-
-
-def test_a_submodule_that_was_imported_stays_in_its_package(module: Any) -> None:
-    state = ProcessState()
-    module.later = ModuleType(f"{NAME}.later")
-    assert state.restore() == ""
-    assert module.later.__name__ == f"{NAME}.later"
-
-
-def test_a_module_that_a_run_imports_is_new_whenever_it_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    state = ProcessState()
-    assert state.find_new_modules() == []
-    monkeypatch.setitem(sys.modules, NAME, ModuleType(NAME))
-    state.accept_running()
-    assert state.find_new_modules() == [NAME]
 
 
 CACHES = """

@@ -164,6 +164,15 @@ def test_the_list_of_toggles_fetches_nothing(nothing_here: FakePip, capsys: Outp
     assert nothing_here.calls == []
 
 
+def test_states_are_known_while_the_base_is_being_renewed(release: Release, capsys: Output) -> None:
+    assert main(["releases", "add", release.name]) == 0
+    (release.base.folder / managed_releases.COMPLETION_MARKER).unlink()
+    for wheel in release.list_wheels():
+        wheel.unlink()
+    assert not release.is_ready
+    assert managed_releases.find_default_release() == release
+
+
 def test_a_full_disk_is_refused_first(pip: FakePip, monkeypatch: Patch, capsys: Output) -> None:
     usage = type(shutil.disk_usage("/"))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2**40, 2**40 - 2**30, 2**30))

@@ -89,8 +89,8 @@ def test_the_machines_torch_is_not_copied(pip: FakePip, here: Machine, capsys: O
     for name in ("torch", "triton", "numpy"):
         where = f"import {name}; print({name}.__file__)"
         assert Path(read_answer(release, where)).is_relative_to(here.site)
-    assert "beside torch 2.11.0+cu130 for CUDA 13.0 and Triton 3.6.0" in messages
-    shared = next(line for line in messages.splitlines() if "shared with it" in line)
+    assert "uses torch 2.11.0+cu130 for CUDA 13.0 and Triton 3.6.0" in messages
+    shared = next(line for line in messages.splitlines() if "and of its packages" in line)
     assert ("torch 2.11.0" in shared, "numpy" in shared, "pandas" in shared) == (True, True, False)
     absent = next(line for line in messages.splitlines() if "stand-ins for" in line)
     found = [name in absent for name in ("sgl_kernel", "deep_gemm", "flashinfer")]

@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from fake_loader import SOURCE, FakeLoader, install_sources, patch_source
 
-from harness.patching.cuda_modules import PatchableModule
-from harness.patching.cuda_sources import PATCHES, make_patched_source
+from harness.patching.cuda_sources import PATCHES
 from harness.releases import cuda_toolkit
 from harness.sanitizer.hooks import HOOKS
 from harness.sanitizer.plugins.for_sglang.separate_names import choose_name_flags, find_name_flags
 
 FLAGS = ("-Xcompiler", "-fno-gnu-unique")
-SOURCE = "sglang/kernels/jit/csrc/scale.cuh"
 # As SGLang's modules have it: a static member of a template is the kernel that host code launches.
 MODULE = """
 template <int N> __global__ void scale(int* out) { *out = N; }
@@ -58,22 +55,6 @@ def test_a_module_that_a_card_runs_has_no_names_that_are_unique_in_a_process(
     assert list_unique_names(tmp_path, compiler, flags) == []
 
 
-class CardLoader:
-    """A loader that says with which flags it is asked to build."""
-
-    def __init__(self, root: Path, compiler: str) -> None:
-        self.DEFAULT_INCLUDE: list[str] = []
-        self.source = str(root / SOURCE)
-        toolchain = SimpleNamespace(compilers=lambda: ("c++", compiler))
-        self.ninja: Any = SimpleNamespace(toolchain=toolchain)
-
-    def resolve_sources(self, files: list[str] | None) -> tuple[str, ...]:
-        return (self.source,) if files else ()
-
-    def load_jit(self, *args: str, **options: Any) -> Any:
-        return SimpleNamespace(run=lambda: options.get("extra_cuda_cflags"))
-
-
 @pytest.mark.parametrize(
     ("takes_flags", "sees_launches", "expected"),
     [(True, False, ["-O3", *FLAGS]), (False, False, ["-O3"]), (True, True, ["-O3"])],
@@ -86,22 +67,14 @@ def test_a_patched_module_for_a_card_is_built_with_names_of_its_own(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    package = SimpleNamespace(__path__=[str(tmp_path / "sglang")])
-    monkeypatch.setitem(sys.modules, "sglang", package)
+    root = install_sources(tmp_path, monkeypatch, {SOURCE: "int scale() { return 2; }\n"})
     monkeypatch.setattr(HOOKS, "sees_cuda_launches", sees_launches)
-    monkeypatch.setattr(
-        "harness.patching.cuda_modules.make_patched_tree", lambda root, sources: tmp_path / "tree"
-    )
-    (tmp_path / SOURCE).parent.mkdir(parents=True)
-    (tmp_path / SOURCE).write_text("int scale() { return 2; }\n")
-    loader = CardLoader(tmp_path, "true" if takes_flags else "false")
-    options = {"cuda_files": ["scale.cuh"], "extra_cuda_cflags": ["-O3"]}
-    module = PatchableModule(loader, loader.load_jit, ("scale",), options)
-    assert module.run() == ["-O3"]  # SGLang's own build keeps its key
-    patched = make_patched_source(SOURCE, "", "int scale() { return 3; }\n", [], print)
-    PATCHES.set(SOURCE, patched)
+    loader = FakeLoader(root, "true" if takes_flags else "false")
+    module = loader.load_module(extra_cuda_cflags=["-O3"])
+    assert module.run().flags == ["-O3"]  # SGLang's own build keeps its key
+    patch_source(SOURCE, "int scale() { return 3; }\n")
     try:
-        assert module.run() == expected
+        assert module.run().flags == expected
     finally:
         PATCHES.set(SOURCE, None)
 

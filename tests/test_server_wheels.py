@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from test_wheel_parts import make_wheel
 
 from harness.cli.main import main
-from harness.core.errors import NotReadyError, UnfixError
+from harness.core.errors import NotReadyError
 from harness.releases import installer, server_wheels, wheelhouse
 from harness.releases.server_wheels import PackRequest
 
@@ -126,26 +126,6 @@ def test_markers_are_read_for_the_other_python(index: FakeIndex, tmp_path: Path)
     }  # fmt: skip
 
 
-def test_what_nothing_else_needs_is_left_out_with_a_package(
-    index: FakeIndex, tmp_path: Path
-) -> None:
-    assert resolve_names(index, tmp_path / "out", "torch") == {
-        "sglang", "triton", "numbers", "only-new", "scorer", "api-client"
-    }  # fmt: skip
-    assert "triton" not in resolve_names(index, tmp_path / "out", "torch", "tri*")
-
-
-def test_a_name_that_is_not_needed_is_refused(index: FakeIndex, tmp_path: Path) -> None:
-    with pytest.raises(UnfixError, match="--without torhc: a server of sglang needs no such"):
-        resolve_names(index, tmp_path / "out", "torhc", "torch")
-
-
-def test_a_package_without_a_wheel_is_built_if_it_is_pure(index: FakeIndex, tmp_path: Path) -> None:
-    index.without_wheel = {"numbers"}
-    assert "numbers" in resolve_names(index, tmp_path / "out")
-    assert (tmp_path / "out" / "numbers-1.0-py3-none-any.whl").exists()
-
-
 def test_what_cannot_be_had_is_named_unless_it_is_left_out(
     index: FakeIndex, tmp_path: Path
 ) -> None:
@@ -176,18 +156,6 @@ def test_a_second_call_fetches_only_what_is_missing(
     assert (
         len(json.loads(capsys.readouterr().out.split("ENV", 1)[1].partition("\n")[2])["parts"]) == 1
     )
-
-
-def test_another_request_resolves_anew_and_drops_what_it_does_not_need(
-    index: FakeIndex, tmp_path: Path
-) -> None:
-    pack = tmp_path / "pack"
-    assert main([*WORDS, "--into", str(pack)]) == 0
-    assert list(pack.glob("torch-*.whl"))
-    index.calls.clear()
-    assert main([*WORDS, "--without", "torch", "--into", str(pack)]) == 0
-    assert {words[0] for words in index.calls} == {"install"}
-    assert not list(pack.glob("torch-*.whl"))
 
 
 def test_a_wheel_with_another_digest_is_refused(
@@ -226,23 +194,3 @@ def test_calls_that_make_no_sense(
     assert main(["releases", "wheels", *words, "--into", str(into)]) == 2
     assert message in capsys.readouterr().err
     assert not into.exists()
-
-
-def test_releases_are_packed_in_parts_to_be_joined(
-    tmp_path: Path, monkeypatch: Patch, capsys: Output
-) -> None:
-    def fill(_: object, folder: Path, *__: object) -> None:
-        make_wheel(folder, "rich", 2_600_000)
-
-    monkeypatch.setattr(wheelhouse, "fill_wheelhouse", fill)
-    pack = tmp_path / "pack"
-    words = ["releases", "wheels", VERSION, "--part-size", "1MB", "--python", "3.12"]
-    assert main([*words, "--into", str(pack)]) == 0
-    assert "1 wheels, 3 MB, for Python 3.12, in 3 parts" in capsys.readouterr().out
-    assert sorted(one.name for one in pack.iterdir()) == [
-        "1",
-        "2",
-        "3",
-        "install.py",
-        "manifest.json",
-    ]

@@ -10,8 +10,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from calling import run_bare, run_program, start_program
@@ -19,10 +17,8 @@ from fake_releases import ASKING, VERSION, install_fake_release, set_up_releases
 from fixture_types import Patch
 
 from harness.core import paths
-from harness.fixes.matching.toggle_status import ToggleState
 from harness.releases import checkouts, managed_releases
 from harness.releases.managed_releases import COMPLETION_MARKER, Release
-from harness.runs.adopt import live_check
 
 REAL = "0.5.18"
 SHOWS = """
@@ -157,19 +153,6 @@ def test_a_process_uses_only_the_named_engine(release: Release, other: EngineChe
     done = run_bare(release, SHOWS, **requested)
     assert (done.returncode, done.stdout) == (3, "")
     assert f"{other.engine} is not registered" in done.stderr
-
-
-def test_a_live_check_uses_the_callers_engine(
-    release: Release, other: EngineCheckout, tmp_path: Path, monkeypatch: Patch
-) -> None:
-    shutil.rmtree(checkouts.get_checkout_folder())  # as of a checkout that has only read so far
-    monkeypatch.setenv(checkouts.HARNESS_VARIABLE, str(paths.HARNESS_FOLDER))
-    monkeypatch.chdir(tmp_path)
-    script = "import harness, os; print('27460:', os.path.realpath(harness.__file__))"
-    monkeypatch.setattr(live_check, "CHECK_SCRIPT", script)
-    here: Any = SimpleNamespace(state=ToggleState.FIXED)
-    engine = str(paths.HARNESS_FOLDER / "__init__.py")
-    assert live_check._run_check(release, {"27460": here}) == {"27460": engine}
 
 
 def test_nested_commands_use_their_own_engines(release: Release, other: EngineCheckout) -> None:

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from fixture_types import Patch
 
+from harness.core import paths
+from harness.fixes.matching.status_cache import find_upstream_reverts
 from harness.releases import upstream_reverts
 from harness.releases.source_trees import FolderSourceTree
 
@@ -70,3 +73,19 @@ def test_a_release_without_a_registry_has_no_reverts(tmp_path: Path) -> None:
     tree = FolderSourceTree(tmp_path, "made")
     assert upstream_reverts.read_upstream_reverts(tree) == []
     assert upstream_reverts.read_upstream_numbers(tree) == set()
+
+
+def test_a_kept_answer_is_asked_anew_once_the_target_changes(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
+    paths.state_folder().mkdir()
+    find_problem(tmp_path, CODE, SECOND)
+    read = [find_upstream_reverts(FolderSourceTree(tmp_path, "made"))[0].problem]
+    monkeypatch.setattr(upstream_reverts, "read_upstream_reverts", None)  # the answer is kept
+    read.append(find_upstream_reverts(FolderSourceTree(tmp_path, "made"))[0].problem)
+    monkeypatch.undo()
+    monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
+    (tmp_path / "sglang" / "some.py").write_text(CODE.replace("second()", "second(b)"))
+    read.append(find_upstream_reverts(FolderSourceTree(tmp_path, "made"))[0].problem)
+    assert read == ["", "", OCCURS.format(0, "if a:")]

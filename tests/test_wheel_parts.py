@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -115,15 +114,6 @@ def test_a_missing_piece_is_named_and_nothing_is_installed(pack: Path, tmp_path:
         assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_part_is_named_once(pack: Path, tmp_path: Path) -> None:
-    absent = next(pack.glob("*/unfix_middle-*")).parent
-    count = len(list(absent.iterdir()))
-    shutil.rmtree(absent)
-    done = install_pack(pack, "--join", str(tmp_path / "out"))
-    sentence = f"part {absent.name} is missing ({count} files)"
-    assert (done.returncode, sentence in done.stderr) == (3, True), done.stderr
-
-
 def test_a_damaged_or_a_short_piece_is_named(pack: Path, tmp_path: Path) -> None:
     damaged = next(pack.glob("*/unfix_large-*.piece001"))
     short = next(pack.glob("*/unfix_middle-*"))
@@ -133,16 +123,6 @@ def test_a_damaged_or_a_short_piece_is_named(pack: Path, tmp_path: Path) -> None
     assert done.returncode == 3
     assert f"{damaged.name} is damaged" in done.stderr
     assert f"{short.name} has {short.stat().st_size} bytes of" in done.stderr
-
-
-def test_whole_pieces_that_join_to_another_wheel_are_refused(pack: Path, tmp_path: Path) -> None:
-    manifest = read_manifest(pack)
-    large = next(one for one in manifest["wheels"] if one["name"].startswith("unfix_large"))
-    large["pieces"].reverse()
-    (pack / "manifest.json").write_text(json.dumps(manifest))
-    done = install_pack(pack, "--join", str(tmp_path / "out"))
-    assert (done.returncode, "joined, its sha256 is another one" in done.stderr) == (3, True)
-    assert not [one for one in tmp_path.glob("out/*") if "large" in one.name]
 
 
 def test_a_target_folder_has_the_packages_and_the_folders_of_path_files(
@@ -161,17 +141,6 @@ def test_a_target_folder_has_the_packages_and_the_folders_of_path_files(
     assert not list(site.glob(".wheels-*"))
 
 
-def test_a_package_that_is_absent_is_named_after_the_installation(tmp_path: Path) -> None:
-    pack, source = tmp_path / "pack", tmp_path / "fetched"
-    make_wheel(source, "unfix_large", 10, "unfix-small")
-    about = make_manifest(left_out=("unfix-small",))
-    wheel_parts.write_parts(source, pack, None, about)
-    done = install_pack(pack, "--target", str(tmp_path / "site"))
-    assert done.returncode == 3
-    assert "requires unfix-small, which is not installed" in done.stderr
-    assert "left out of this pack: unfix-small" in done.stderr
-
-
 def test_another_python_and_a_pack_of_releases_are_refused(pack: Path, tmp_path: Path) -> None:
     manifest = read_manifest(pack)
     for change, message in (
@@ -184,30 +153,6 @@ def test_another_python_and_a_pack_of_releases_are_refused(pack: Path, tmp_path:
         assert (done.returncode, message in done.stderr) == (3, True), change
     (pack / "manifest.json").unlink()
     assert "manifest.json is missing" in install_pack(pack, "--join", str(tmp_path / "out")).stderr
-
-
-def test_another_size_lays_the_parts_out_anew_and_fetches_nothing(
-    pack: Path, tmp_path: Path
-) -> None:
-    again, first = tmp_path / "again", read_manifest(pack)
-    again.mkdir()
-    (pack / "1" / "note").write_text("of the user")
-    wheel_parts.restore_wheels(pack, again)
-    second = wheel_parts.write_parts(again, pack, 4 * PART, make_manifest())
-    assert [wheel["sha256"] for wheel in first["wheels"]] == [
-        wheel.sha256 for wheel in second.wheels
-    ]
-    wheels = {f"1/{wheel.name}" for wheel in second.wheels}
-    assert set(list_files(pack)) == wheels | {"1/note", "install.py", "manifest.json"}
-
-
-def test_a_wheel_with_a_damaged_piece_is_not_restored(pack: Path, tmp_path: Path) -> None:
-    again = tmp_path / "again"
-    again.mkdir()
-    next(pack.glob("*/unfix_large-*.piece003")).unlink()
-    next(pack.glob("*/unfix_other-*")).write_bytes(b"")
-    wheel_parts.restore_wheels(pack, again)
-    assert {one.name.split("-")[0] for one in again.iterdir()} == {"unfix_small", "unfix_middle"}
 
 
 def test_a_size_has_a_unit_and_room_for_something() -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from memory import Memory
 
 from harness.cli import guard_runs, options
-from harness.cli.audit import execution as audit_execution
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue, load_catalogue
 from harness.runs.mutate import target_selection
 
@@ -37,22 +34,9 @@ def test_prove_takes_a_family_for_its_toggles(
     assert "27460" not in messages, "an id is a toggle and nothing else"
 
 
-def test_a_path_is_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    guard_runs.report_suites([str(tmp_path)])
-    assert capsys.readouterr().err == ""
-
-
 def test_fuzz_takes_the_same_word_for_a_suite(capsys: pytest.CaptureFixture[str]) -> None:
     guard_runs.report_suites(["kv_indices"])
     assert "'kv_indices' is the suite suites/kv_indices" in capsys.readouterr().err
-
-
-def test_audit_takes_it_for_a_family_and_for_code(capsys: pytest.CaptureFixture[str]) -> None:
-    audit_execution._report_meanings(("kv_indices", "moe"))
-    messages = capsys.readouterr().err
-    assert "'kv_indices' is a family of" in messages
-    assert "and a kernel, a module, a file or a folder of that name" in messages
-    assert "'moe' is a kernel, a module, a file or a folder" in messages
 
 
 def test_mutate_takes_it_for_functions(catalogue: ToggleCatalogue) -> None:
@@ -63,10 +47,3 @@ def test_mutate_takes_it_for_functions(catalogue: ToggleCatalogue) -> None:
     assert "the functions that are changed" in family
     assert module == "a module"
     assert function == "a function of the module sglang.srt.mem_cache.radix_cache"
-
-
-def test_a_word_that_names_nothing_is_left_to_its_error(
-    catalogue: ToggleCatalogue, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options.report_meanings({"nobody": catalogue.describe_match("nobody")})
-    assert capsys.readouterr().err == ""

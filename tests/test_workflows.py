@@ -16,7 +16,6 @@ import yaml
 from harness.cli import main
 from harness.core import paths
 from harness.core.errors import CommandLineError
-from harness.releases import managed_releases
 from harness.store.pr.values import PrPart
 from reports.pr import markdown
 
@@ -67,15 +66,6 @@ def test_an_unknown_option_would_be_noticed() -> None:
     assert list_commands("x=$(./unfix list --json)") == [["list", "--json"]]
     script = './unfix prove \\\n  --shard "$SHARD/4"'
     assert list_commands(script) == [["prove", "--shard", "1/4"]]
-
-
-def test_the_releases_that_are_named_are_managed() -> None:
-    known = {release.name for release in managed_releases.list_releases()}
-    for file in FOLDER.glob("*.yml"):
-        for job in yaml.safe_load(file.read_text())["jobs"].values():
-            matrix = job.get("strategy", {}).get("matrix", {})
-            named = matrix.get("release", []) if isinstance(matrix, dict) else []
-            assert set(named) <= known
 
 
 def test_artifacts_are_kept_of_red_nights_too() -> None:

@@ -19,11 +19,7 @@ import msgspec
 
 from bench.measuring import Result
 from harness.fixes.adopt import release_timeline, stale_repair
-from harness.fixes.adopt.edit_porting import (
-    ResolvedEdits,
-    has_same_effect,
-    resolve_edits,
-)
+from harness.fixes.adopt.edit_porting import ResolvedEdits, has_same_effect, resolve_edits
 from harness.fixes.adopt.module_diff import ModuleDiff
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.patch_plan import FLIP_DIRECTIONS, ToggleChoice, make_plan
@@ -34,7 +30,7 @@ from harness.releases.source_trees import SourceTree
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AdoptionTrial:
     """The two results of one toggle: 'equal', or the releases that differ, and how."""
 
     toggle: str
@@ -117,7 +113,7 @@ def measure_case(options: argparse.Namespace) -> Iterator[Result]:
         began = time.process_time()
         trip, without_variant = round_trip(toggle, trees), held_back(toggle, trees)
         seconds = round(time.process_time() - began, 1)
-        outcomes.append(Outcome(toggle.id, trip, without_variant, seconds))
+        outcomes.append(AdoptionTrial(toggle.id, trip, without_variant, seconds))
         print(f"{toggle.id:32} {without_variant:12} {trip}", flush=True)
     tried = [outcome.held_back for outcome in outcomes if outcome.held_back != "-"]
     equal = sum(outcome.round_trip == "equal" for outcome in outcomes)

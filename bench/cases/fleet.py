@@ -25,6 +25,7 @@ import msgspec
 
 from bench.measuring import Result
 from harness.cli.run_lookup import merge_store
+from harness.core.outcomes import Outcome, RunStatus
 from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import shards
 from harness.runs.matrix.cell_attempt import CellTask, get_timestamp
@@ -39,7 +40,7 @@ from harness.runs.matrix.cell_scheduler import (
 from harness.runs.matrix.shards import ShardPart, merge_shards
 from harness.store.database import Store
 from harness.store.matrix.table import MatrixTable
-from harness.store.matrix.values import AttemptOutcome, CellAttempt, MatrixRun
+from harness.store.matrix.values import FAILURES, CellAttempt, MatrixRun
 from reports.matrix import page as matrix_page
 
 AXES = {
@@ -57,10 +58,10 @@ AXES = {
 
 
 TEXT_BY_FAILURE = {
-    AttemptOutcome.RED: "exit code 1",
-    AttemptOutcome.ERROR: "exit code 2",
-    AttemptOutcome.CRASH: "SIGSEGV",
-    AttemptOutcome.HANG: "ran past its limit",
+    Outcome.FAILED: "exit code 1",
+    Outcome.ERROR: "exit code 2",
+    Outcome.SEGFAULT: "SIGSEGV",
+    Outcome.HANG: "ran past its limit",
 }
 
 
@@ -96,7 +97,7 @@ class SimulatedFleet(CellExecutor):
         if self.generator.random() < self.rates.straggler_rate:
             seconds *= 10
         outcome, how = self._draw_outcome()
-        output = f"{how} in {task.cell_id}\n" * 20 if outcome.is_failure else "ok\n"
+        output = f"{how} in {task.cell_id}\n" * 20 if outcome in FAILURES else "ok\n"
         attempt = CellAttempt(
             *(task.attempt_number, outcome, how, get_timestamp(), seconds, seconds * task.gpus),
             f"worker-{len(self.started_attempts) % self.workers}",
@@ -106,14 +107,14 @@ class SimulatedFleet(CellExecutor):
         heapq.heappush(self.running, (self.clock + seconds, len(self.started_attempts), ended))
         self.report_finished()
 
-    def _draw_outcome(self) -> tuple[AttemptOutcome, str]:
+    def _draw_outcome(self) -> tuple[Outcome, str]:
         drawn = self.generator.random()
         if drawn < self.rates.loss_rate:
-            return AttemptOutcome.LOST, "the node died"
+            return Outcome.LOST, "the node died"
         if drawn < self.rates.loss_rate + self.rates.failure_rate:
             outcome = self.generator.choice(list(TEXT_BY_FAILURE))
             return outcome, TEXT_BY_FAILURE[outcome]
-        return AttemptOutcome.GREEN, "exit code 0"
+        return Outcome.PASSED, "exit code 0"
 
     def collect_finished(self) -> list[FinishedAttempt]:
         """Return the attempts that end within half a simulated second after the next end."""
@@ -174,7 +175,7 @@ def run_shard(store: Store, plan: MatrixPlan, number: int, of: int, workers: int
         cells, fleet, place, rules, lambda ended: MatrixTable(store).save_attempts(run.id, ended)
     )
     running.run()
-    run.status, run.seconds = "finished", fleet.clock
+    run.status, run.seconds = RunStatus.FINISHED, fleet.clock
     MatrixTable(store).save(run)
     return fleet
 
@@ -223,7 +224,7 @@ def measure_fleet(count: int, workers: int, shards: int, folder: Path) -> dict[s
         "attempts": sum(len(cell.attempts) for cell in whole.cells),
         "outcomes": dict(sorted(whole.counts.items())),
         "lost_then_rerun": sum(
-            bool(cell.lost_attempt_count) and cell.outcome is not AttemptOutcome.LOST
+            bool(cell.lost_attempt_count) and cell.outcome is not Outcome.LOST
             for cell in whole.cells
         ),
         "simulated_hours": round(sum(cell.seconds for cell in whole.cells) / 3600, 1),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.core.errors import CommandLineError
+from harness.core.wording import find_nearest_word
 
 # pytest's common options, by whether they take a value.
 PYTEST_OPTIONS = {
@@ -147,9 +148,3 @@ def parse_path(word: str) -> Path:
     if not word.strip():
         raise argparse.ArgumentTypeError(f"'{word}' names no file or folder; '.' is this one")
     return Path(word)
-
-
-def find_nearest_word(word: str, candidates: Iterable[str], cutoff: float = 0.6) -> str:
-    import difflib
-
-    return "".join(difflib.get_close_matches(word, candidates, n=1, cutoff=cutoff))

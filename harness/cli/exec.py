@@ -21,6 +21,7 @@ from harness.cli.command_parser import CommandParser
 from harness.core import machine, paths
 from harness.core.device import VIRTUAL, get_environment
 from harness.core.errors import CommandLineError, NotReadyError, UnfixError
+from harness.core.missing_package import describe_missing_torch
 from harness.core.wording import format_count
 from harness.fixes.patch_plan import ToggleChoice, make_plan
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
@@ -149,6 +150,10 @@ def run_command(arguments: argparse.Namespace) -> int:
     if on_virtual_device:
         for line in virtual_process.read_records(folder.resolve()).describe():
             options.report_status(line)
+    is_unchecked = (on_virtual_device or has_checks) and not (checked and checked.kernels)
+    if code and is_unchecked and (missing := describe_missing_torch(command[0])):
+        options.report_status(missing)
+        return NotReadyError.exit_code
     if checked is not None:
         code = kernel_checks.print_summary(checked, code, request.json and not (revert or enable))
     if revert or enable:

@@ -194,7 +194,7 @@ def format_summary(checked: CheckSummary) -> list[str]:
         if (words := list(_iter_unchecked_parts(one)))
     }
     lines = []
-    if checked.kernels or checked.traced is None:
+    if checked.kernels:
         lines.append(f"{checked}, in {format_count(checked.processes, 'process')}")
     if checked.traced is not None:
         traced = checked.traced
@@ -208,7 +208,10 @@ def format_summary(checked: CheckSummary) -> list[str]:
         if len(libraries) > _MAX_LISTED:
             names += f", and {len(libraries) - _MAX_LISTED} more"
         lines.append(f"not checked, since they are binaries: the kernels of {names}")
-    lines.append(format_count(len(checked.reports), "report") if checked.reports else "no reports")
+    if checked.reports:
+        lines.append(format_count(len(checked.reports), "report"))
+    elif lines:
+        lines.append("no reports")
     lines += [
         f"  {name}: {format_count(count, 'report')} dropped, of launches no longer known"
         for name, count in checked.dropped_reports.items()

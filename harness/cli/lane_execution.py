@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,21 +27,20 @@ class LaneProgress(ProgressBars, LaneListener):
         self, run: LaneRun, noun: str, list_problems: Callable[[Any], Sequence[str]]
     ) -> None:
         super().__init__()
-        self.noun, self.list_problems = noun, list_problems
+        self.run, self.noun, self.list_problems = run, noun, list_problems
         self.task = self.bar.add_task(f"SGLang {run.release}: importing", total=None)
         if self.bar.disable:
             self.print_line(f"SGLang {run.release} on a virtual GPU: importing")
 
     def report_import(self, seconds: float) -> None:
         self.print_line(f"imported in {seconds:.0f} s")
+        self.bar.update(self.task, description=self.noun, total=len(self.run.planned))
 
     def report_result(self, run: LaneRun, result: Any) -> None:
         done, planned = len(run.results), len(run.planned)
         self.bar.update(self.task, description=self.noun, completed=done, total=planned)
         for problem in self.list_problems(result):
             self.print_line(f"{result.name}: {problem}")
-        if self.bar.disable:
-            self.log_occasionally(f"{done} of {planned} {self.noun}")
 
 
 def execute_in_lanes(
@@ -52,17 +52,17 @@ def execute_in_lanes(
     table: LaneRunTable[LaneRunT],
     noun: str,
     list_problems: Callable[[Any], Sequence[str]],
-) -> bool:
-    """Run the items of a run in a worker of its release; return whether Ctrl-C stopped it."""
+) -> None:
+    """Run the items of a run in a worker of its release, to the end or until Ctrl-C."""
     folder = paths.state_folder() / "runs" / run.id
     worker = LaneProcess(target, module, folder, request.revert, request.enable, request.toggles)
     run.toggles = [f"-{name}" for name in request.revert]
     run.toggles += [f"+{name}" for name in request.enable]
     facts = machine.collect_machine_facts(str(target.python))
     run.versions, run.machine = facts.pop("versions"), facts
-    try:
-        with end_processes_on_exit(), LaneProgress(run, noun, list_problems) as progress:
-            LaneRunner(worker, run, table, progress).execute(make_work(folder))
-    except KeyboardInterrupt:
-        return True
-    return False
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        end_processes_on_exit(),
+        LaneProgress(run, noun, list_problems) as progress,
+    ):
+        LaneRunner(worker, run, table, progress).execute(make_work(folder))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from harness.cli.command_parser import find_nearest_word, parse_path
+from harness.cli.command_parser import parse_path
 from harness.core.cpp_tokens import is_cpp_path
 from harness.core.device import VIRTUAL
 from harness.core.errors import (
@@ -20,6 +20,7 @@ from harness.core.errors import (
     UnfixError,
     UnknownToggleError,
 )
+from harness.core.wording import find_nearest_word
 
 if TYPE_CHECKING:
     from rich.console import Console

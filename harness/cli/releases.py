@@ -133,11 +133,11 @@ def _add_releases(chosen: list[Release], arguments: argparse.Namespace) -> None:
     beside = chosen[0].shared_torch
     if beside is not None and not arguments.sources:
         shared = environment_contents.describe_shared_packages(chosen[0])
-        options.report_status(f"beside {beside}")
-        options.report_status(f"shared with it: {', '.join(shared) or 'nothing else'}")
+        packages = f", and of its packages {', '.join(shared)}" if shared else ""
+        options.report_status(f"uses {beside}{packages}")
         for release in chosen:
-            standins = ", ".join(environment_contents.list_active_standins(release)) or "none"
-            options.report_status(f"{release.name}: stand-ins for absent packages: {standins}")
+            if standins := ", ".join(environment_contents.list_active_standins(release)):
+                options.report_status(f"{release.name}: stand-ins for absent packages: {standins}")
 
 
 def _fill_wheel_folder(arguments: argparse.Namespace) -> int:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus
 
 
 class ResumableRun(Protocol):
     id: str
-    status: str
+    status: RunStatus
 
 
 ResumableRunT = TypeVar("ResumableRunT", bound=ResumableRun)
@@ -21,16 +22,16 @@ def find_stopped_run(runs: Sequence[ResumableRunT], name: str, noun: str) -> Res
     matches = [run for run in runs if run.id.startswith(name)]
     if name and len(matches) > 1:
         raise UnfixError(f"there is more than one {noun} {name}")
-    run = next((run for run in reversed(matches) if name or run.status == "stopped"), None)
+    run = next((run for run in reversed(matches) if name or run.status is RunStatus.STOPPED), None)
     if run is None:
         last = f": {runs[-1].id} is {runs[-1].status}" if runs and not name else ""
         raise UnfixError(
             f"there is no {noun} {name + ' ' if name else ''}to resume{last}; "
             "`unfix report --list` shows what is stored"
         )
-    if run.status == "running":
+    if run.status is RunStatus.RUNNING:
         raise UnfixError(f"{noun} {run.id} is still running")
-    if run.status != "stopped":
+    if run.status is not RunStatus.STOPPED:
         raise UnfixError(f"{noun} {run.id} is {run.status}: there is nothing to resume")
     return run
 

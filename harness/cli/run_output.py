@@ -16,6 +16,7 @@ from harness.cli.run_kinds import RunKind, format_started
 from harness.core import paths
 from harness.core.errors import UnfixError
 from harness.core.files import write_atomically
+from harness.core.outcomes import RunStatus
 from harness.store.record_files import round_numbers, write_record
 
 if TYPE_CHECKING:
@@ -80,6 +81,16 @@ def _make_facts(kind: RunKind, runs: Sequence[Any]) -> PageFacts:
     return PageFacts.make(verdict, is_red, format_started(worst), worst.command)
 
 
+def finish_run(kind: RunKind, run: Any, arguments: argparse.Namespace, hint: str = "") -> int:
+    """Show a run that has just ended; return its exit code, which is 130 if Ctrl-C stopped it."""
+    code = write_and_print_run(kind, [run] if kind.name == "prove" else run, arguments)
+    if run.status is RunStatus.FINISHED:
+        return code
+    if hint:
+        options.report_status(f"stopped; {hint}")
+    return 130
+
+
 def get_default_page(name: str) -> Path:
     return paths.workspace_folder() / "reports" / "out" / f"{name}.html"
 
@@ -91,13 +102,18 @@ def write_outputs(
     markdown: Callable[[], str],
     data: Any,
     facts: PageFacts | None = None,
+    is_red: bool | None = None,
 ) -> None:
-    """Write the requested files, and the page in any case, with its facts for the index."""
+    """Write the requested files, and the page in any case, with its facts for the index.
+
+    Without `facts` the page is of this call: `is_red` is its verdict, None if it judges nothing.
+    """
     from reports.shared.page_facts import PageFacts
 
     html = arguments.html or default
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    facts = facts or PageFacts.make("", False, now, get_recorded_command())
+    verdict = {None: "", True: "red", False: "green"}[is_red]
+    facts = facts or PageFacts.make(verdict, bool(is_red), now, get_recorded_command())
     save_text(html, facts.add_to_page(page()))
     if not arguments.html:
         from reports import index

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core import processes
-from harness.core.pipes import PipeEnd, make_pipe_pair, wait_for_any
+from harness.core.pipes import PipeEnd, make_pipe_pair, serve_ready
 
 FAILURE_EXIT_CODE = 1
 
@@ -43,7 +43,7 @@ class ProcessHandle:
 
     def wait_for_exit(self, seconds: float) -> bool:
         """Wait for the end, at most `seconds`; return whether the process has ended."""
-        return bool(wait_for_any([self], seconds))
+        return serve_ready({self: lambda: None}, seconds)
 
     def send_signal(self, signal_number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

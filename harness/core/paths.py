@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 HARNESS_FOLDER = Path(__file__).resolve().parent.parent
+CARRIED_FOLDER = HARNESS_FOLDER / "carried"  # toggles, suites and fixtures in a wheel
 
 
 def project_folder() -> Path:
     """Return the folder of toggles/, suites/ and fixtures/: the checkout, or inside the wheel."""
-    carried = HARNESS_FOLDER / "carried"
-    return carried if carried.is_dir() else HARNESS_FOLDER.parent
+    return CARRIED_FOLDER if CARRIED_FOLDER.is_dir() else HARNESS_FOLDER.parent
 
 
 def workspace_folder() -> Path:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeVar
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 
 class Waitable(Protocol):
@@ -20,18 +21,40 @@ class Waitable(Protocol):
     def fileno(self) -> int: ...
 
 
-SourceT = TypeVar("SourceT", bound=Waitable)
+Receivers = Mapping[Waitable, Callable[[], object]]  # each source with what takes its input
 
 
-def wait_for_any(
-    sources: Sequence[SourceT], seconds: float | None = None, unsent: Sequence[int] = ()
-) -> list[SourceT]:
-    """Return the sources that have input or have ended; wait at most so long for the first.
+def serve_ready(
+    receivers: Receivers, seconds: float | None = None, unsent: Sequence[int] = ()
+) -> bool:
+    """Wait for a source that has input or has ended, and call the receivers of all that do.
 
-    The wait ends as well once one of the descriptors in `unsent` takes more.
+    Return whether there was one within so many seconds. The wait ends as well once one of the
+    descriptors in `unsent` takes more.
     """
     limit = None if seconds is None else max(0.0, seconds)
-    return select.select(sources, unsent, [], limit)[0]
+    ready = select.select(list(receivers), unsent, [], limit)[0]
+    for source in ready:
+        receivers[source]()
+    return bool(ready)
+
+
+def serve_until(
+    is_done: Callable[[], bool],
+    list_receivers: Callable[[], Receivers],
+    seconds: float | None = None,
+) -> bool:
+    """Serve sources until `is_done`; return whether that came within so many seconds.
+
+    `list_receivers` is called before each wait, since a receiver may add sources or take one away.
+    This is the only loop of its kind: the engine has its own turns, each of which serves once.
+    """
+    ends_at = None if seconds is None else time.monotonic() + seconds
+    while not is_done():
+        left = None if ends_at is None else ends_at - time.monotonic()
+        if not serve_ready(list_receivers(), left):
+            return False
+    return True
 
 
 class PipeEnd:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 def format_count(count: int, noun: str) -> str:
     """'1 cell', '2 cells', '3 processes'."""
@@ -20,3 +22,9 @@ def format_duration(seconds: float) -> str:
     if seconds < 7200:
         return f"{int(seconds) // 60} min {int(seconds) % 60} s"
     return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60} min"
+
+
+def find_nearest_word(word: str, candidates: Iterable[str], cutoff: float = 0.6) -> str:
+    import difflib
+
+    return "".join(difflib.get_close_matches(word, candidates, n=1, cutoff=cutoff))

@@ -1,7 +1,7 @@
 """Everything private of Hypothesis that the project uses, in one place.
 
-`tests/test_adapters.py` runs each function on a real test: an upgrade of Hypothesis that moves a
-name fails there, by that name. `pyproject.toml` has the upper pin.
+`tests/test_adapters.py` runs the functions that no run of guards shows; the others fail in those
+runs, if an upgrade of Hypothesis moves a name. `pyproject.toml` has the upper pin.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from harness.guards import (
     unrunnable_guards,
 )
 from harness.guards.cells import GUARDED_STATUS
+from harness.patching.import_runs import RUNS
 from harness.patching.live_engine import engine
 from harness.toggles import ToggleContext
 
@@ -68,6 +69,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare for `--teeth` here too, since a user's folder does not have our conftest."""
     config.addinivalue_line("markers", f"{cells.GUARDS_MARKER}(*toggles): the toggles it guards")
+    config.addinivalue_line("markers", "runs_on(device): where `unfix prove` runs it by default")
     config.addinivalue_line(
         "markers", f"{BEFORE_FORKS_MARKER}(ready=…): a function to call once, before any fork"
     )
@@ -106,6 +108,14 @@ def prepare_session(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """Record the code that files of tests run: a live toggle comes too late for its results."""
+    is_prepared = collector.config.stash.get(IS_PREPARED, False)
+    with RUNS.record(str(collector.path) if is_prepared else ""):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem(
     collector: pytest.Module | pytest.Class, name: str, obj: object
 ) -> Generator[None, Any, Any]:
@@ -132,6 +142,11 @@ def _runs_cells(config: pytest.Config) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    with RUNS.record(""):  # it reads much and runs nothing of SGLang
+        _mark_items(config, items)
+
+
+def _mark_items(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         toggle = pytest_adapter.get_parameter(item, TOGGLE_PARAMETER)
         if toggle is not None:

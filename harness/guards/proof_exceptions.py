@@ -19,10 +19,11 @@ from packaging.version import Version
 
 from harness.core import paths
 from harness.core.device import VIRTUAL
+from harness.core.outcomes import Verdict
 from harness.core.yaml_document import YamlDocument, suggest_nearest
 from harness.fixes.registry.schema import DeviceKind, Text, Toggle
 from harness.releases import cuda_toolkit
-from harness.store.prove.values import CellResult, CellVerdict
+from harness.store.prove.values import CellResult
 
 FILE_NAME = "proof_exceptions.yaml"
 PRESENT_STATES = ("fixed", "buggy")  # the states in which a release has a toggle
@@ -119,13 +120,13 @@ def find_exception(
 
 def explain_not_applicable(cell: CellResult, exceptions: Iterable[ProofException]) -> None:
     """Add the list's reason to a cell that does not apply; without one the cell is broken."""
-    if cell.verdict is not CellVerdict.NA or cell.state not in PRESENT_STATES:
+    if cell.verdict is not Verdict.NA or cell.state not in PRESENT_STATES:
         return
     expected = find_exception(exceptions, cell.toggle, cell.guard)
     if expected is not None:
         cell.why = f"{cell.why}; expected: {expected.reason}"
         return
-    cell.verdict = CellVerdict.BROKEN
+    cell.verdict = Verdict.BROKEN
     cell.why = (
         f"n/a, although the release has the toggle ({cell.state}): {cell.why}. Mend the guard, or "
         f"list the toggle with the reason in suites/{FILE_NAME}"
@@ -143,7 +144,7 @@ def find_needless_exceptions(
     checkable = [each for each in exceptions if version is not None or not str(each.releases)]
     problems = {}
     for cell in cells:
-        if cell.verdict and cell.verdict.is_good and cell.verdict is not CellVerdict.NA:
+        if cell.verdict and cell.verdict.is_good and cell.verdict is not Verdict.NA:
             entry = find_exception(checkable, cell.toggle, cell.guard)
             if entry is not None:
                 guard = f"{entry.guard} does not prove" if entry.guard else "no guard proves"

@@ -12,8 +12,9 @@ from typing import Any
 import hypothesis.errors
 import pytest
 
+from harness.core.outcomes import Outcome
 from harness.guards import hypothesis_adapter, profiles, sides
-from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
+from harness.store.prove.values import RepeatMode, SideResult
 
 
 def choose_repeat_mode(item: pytest.Item, side: SideResult) -> RepeatMode:
@@ -21,7 +22,7 @@ def choose_repeat_mode(item: pytest.Item, side: SideResult) -> RepeatMode:
     test: Any = getattr(item, "obj", None)
     if not hypothesis_adapter.draws_examples(test):
         return RepeatMode.WHOLE
-    if side.outcome not in (SideOutcome.FAILED, SideOutcome.ERROR):
+    if side.outcome not in (Outcome.FAILED, Outcome.ERROR):
         return RepeatMode.SEARCH  # its process died with the example, or it lost the device
     if side.blob:
         return RepeatMode.EXAMPLE

@@ -17,6 +17,7 @@ import hypothesis.errors
 import pytest
 
 from harness.core import device, paths, preparation
+from harness.core.outcomes import Outcome
 from harness.guards import (
     hypothesis_adapter,
     not_applicable,
@@ -27,10 +28,10 @@ from harness.guards import (
 )
 from harness.sanitizer.device.record import RECORD
 from harness.sanitizer.violations import EXCEPTIONS_MODULE
-from harness.store.prove.values import SideOutcome, SideResult
+from harness.store.prove.values import SideResult
 
 MAX_DETAIL_CHARACTERS = 16000  # the limit of a stored traceback
-_NO_EVIDENCE = {SideOutcome.REFUSED, SideOutcome.OUT_OF_MEMORY, SideOutcome.LOST}
+_NO_EVIDENCE = {Outcome.REFUSED, Outcome.OUT_OF_MEMORY, Outcome.LOST}
 _NO_MEMORY_PHRASE = "can't allocate memory"  # of torch's allocator on a CPU
 _FULL_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO}
 _STAND_IN_PHRASE = "stand-in"  # in each error of `releases/standins`
@@ -89,14 +90,14 @@ def _run_and_classify(
     except BaseException as error:  # pytest does not catch `exit` and a keyboard interrupt
         return SideResult(
             "",
-            SideOutcome.EXITED,
+            Outcome.EXITED,
             headline=f"it ended the session: {type(error).__name__}: {error}",
             replay=replay.build_replay_command(item),
         )
     side = _make_result_from_phases(listener.phases, with_details)
     if thread_failures and side.outcome in _OUTCOMES_WITHOUT_FAILURE:
         side = _make_result_from_thread(*thread_failures[0])
-    if side.outcome is not SideOutcome.PASSED and with_details:
+    if side.outcome is not Outcome.PASSED and with_details:
         errors = [error for _, error in listener.phases if error is not None]
         example = replay.build_example_command(item, errors[0]) if errors else ""
         side.replay = example or replay.build_replay_command(item)
@@ -109,7 +110,7 @@ def _run_and_classify(
     return side
 
 
-_OUTCOMES_WITHOUT_FAILURE = (SideOutcome.PASSED, SideOutcome.NA, SideOutcome.SKIPPED)
+_OUTCOMES_WITHOUT_FAILURE = (Outcome.PASSED, Outcome.NA, Outcome.SKIPPED)
 
 
 @contextlib.contextmanager
@@ -139,7 +140,7 @@ def _make_result_from_thread(name: str, error: BaseException) -> SideResult:
     """
     return SideResult(
         "",
-        SideOutcome.ERROR,
+        Outcome.ERROR,
         headline=f'in the thread "{name}": {summarize_error(error)}',
         detail=format_own_traceback(error)[-MAX_DETAIL_CHARACTERS:],
     )
@@ -154,7 +155,7 @@ def _make_result_from_phases(
             continue
         where = "" if report.when == "call" else f"in {report.when}: "
         if error is None:  # a plugin made the report
-            outcome = SideOutcome.FAILED if report.when == "call" else SideOutcome.ERROR
+            outcome = Outcome.FAILED if report.when == "call" else Outcome.ERROR
             first = report.longreprtext.strip().partition("\n")[0]
             return SideResult(
                 "",
@@ -164,7 +165,7 @@ def _make_result_from_phases(
             )
         outcome = _classify_error(error)
         if report.when != "call" and outcome not in _NO_EVIDENCE:
-            outcome = SideOutcome.ERROR
+            outcome = Outcome.ERROR
         side = SideResult("", outcome, headline=where + summarize_error(error))
         if with_details:
             side.example = suite_record.extract_falsifying_example(
@@ -176,8 +177,8 @@ def _make_result_from_phases(
         if report.skipped:
             return _make_result_from_skip(report)
     if not any(report.when == "call" for report, _ in phases):
-        return SideResult("", SideOutcome.ERROR, headline="pytest never called it")
-    return SideResult("", SideOutcome.PASSED)
+        return SideResult("", Outcome.ERROR, headline="pytest never called it")
+    return SideResult("", Outcome.PASSED)
 
 
 def format_own_traceback(error: BaseException) -> str:
@@ -202,29 +203,29 @@ def format_own_traceback(error: BaseException) -> str:
 def _make_result_from_skip(report: pytest.TestReport) -> SideResult:
     if hasattr(report, "wasxfail"):
         return SideResult(
-            "", SideOutcome.SKIPPED, headline=f"it is expected to fail: {report.wasxfail}"
+            "", Outcome.SKIPPED, headline=f"it is expected to fail: {report.wasxfail}"
         )
     reason = not_applicable.read_skip_reason(report)
     away = not_applicable.parse_not_applicable(reason)
     if away is not None:
-        return SideResult("", SideOutcome.NA, headline=away)
-    return SideResult("", SideOutcome.SKIPPED, headline=f"it skips itself: {reason}")
+        return SideResult("", Outcome.NA, headline=away)
+    return SideResult("", Outcome.SKIPPED, headline=f"it skips itself: {reason}")
 
 
-def _classify_error(error: BaseException) -> SideOutcome:
+def _classify_error(error: BaseException) -> Outcome:
     if is_cuda_error(error):
-        return SideOutcome.CUDA_ERROR
+        return Outcome.CUDA_ERROR
     if isinstance(error, hypothesis.errors.Flaky):
-        return SideOutcome.FLAKY
+        return Outcome.FLAKY
     if isinstance(error, sides.ExampleNotDrawn):
-        return SideOutcome.UNDRAWN
+        return Outcome.UNDRAWN
     if isinstance(error, sides.FAILURES):
-        return SideOutcome.ERROR if _is_assertion_of_harness(error) else SideOutcome.FAILED
+        return Outcome.ERROR if _is_assertion_of_harness(error) else Outcome.FAILED
     if _is_lack_of_memory(error):
-        return SideOutcome.OUT_OF_MEMORY
+        return Outcome.OUT_OF_MEMORY
     if isinstance(error, OSError) and error.errno in _FULL_MACHINE:
-        return SideOutcome.LOST
-    return SideOutcome.REFUSED if _is_refusal(error) else SideOutcome.ERROR
+        return Outcome.LOST
+    return Outcome.REFUSED if _is_refusal(error) else Outcome.ERROR
 
 
 def _is_assertion_of_harness(error: BaseException) -> bool:
@@ -235,7 +236,10 @@ def _is_assertion_of_harness(error: BaseException) -> bool:
     if type(error) is not AssertionError or error.__traceback__ is None:
         return False
     *_, (innermost_frame, _) = traceback.walk_tb(error.__traceback__)
-    return Path(innermost_frame.f_code.co_filename).is_relative_to(paths.HARNESS_FOLDER)
+    file = Path(innermost_frame.f_code.co_filename)
+    return file.is_relative_to(paths.HARNESS_FOLDER) and not file.is_relative_to(
+        paths.CARRIED_FOLDER  # suites of a wheel
+    )
 
 
 def _is_lack_of_memory(error: BaseException) -> bool:

@@ -17,6 +17,7 @@ import pytest
 from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus
 from harness.guards import cells, profiles
 from harness.guards.cells import GuardCell, Side
+from harness.patching.import_runs import RUNS
 
 # A guard's reports of a bug: an assertion (also from a checked kernel), or `pytest.fail`.
 FAILURES = (AssertionError, pytest.fail.Exception)
@@ -69,7 +70,11 @@ def run_side(status: ToggleStatus, item: pytest.Function) -> Generator[None, Any
     """Run the guard on the chosen side of the toggle."""
     attempt = item.config.stash[SIDE_ATTEMPT]
     cell = GuardCell(status, attempt.side)
-    with cells.apply_cell(cell) as toggled, _choose_scope(cell, attempt, item):
+    with (
+        RUNS.run_test_of(str(item.path)),
+        cells.apply_cell(cell) as toggled,
+        _choose_scope(cell, attempt, item),
+    ):
         try:
             with raise_lost_device_as_failure():
                 return (yield)

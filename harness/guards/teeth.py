@@ -16,25 +16,12 @@ from typing import Any
 import pytest
 
 from harness.core import device
-from harness.guards import (
-    cells,
-    not_applicable,
-    proof_exceptions,
-    repeat,
-    run_item,
-    verdicts,
-)
+from harness.core.outcomes import Outcome, Verdict
+from harness.guards import cells, not_applicable, proof_exceptions, repeat, run_item, verdicts
 from harness.guards.cells import Side
 from harness.guards.sides import SideAttempt, choose_side
 from harness.patching import live_engine
-from harness.store.prove.values import (
-    CellResult,
-    CellVerdict,
-    RepeatMode,
-    SideOutcome,
-    SideRepetition,
-    SideResult,
-)
+from harness.store.prove.values import CellResult, RepeatMode, SideRepetition, SideResult
 
 _system_random = random.SystemRandom()
 
@@ -135,14 +122,14 @@ def _make_report(
     longrepr: Any
     if problems:
         outcome, longrepr = "failed", "\n".join(problems)
-    elif cell.verdict is CellVerdict.PROVEN and buggy is not None:
+    elif cell.verdict is Verdict.PROVEN and buggy is not None:
         properties = [
             ("reach", buggy.reach),
             ("counterexample", buggy.headline),
             ("notes", "\n".join(buggy.example)),
         ]
         outcome, longrepr = "passed", None
-    elif cell.verdict is CellVerdict.NA:
+    elif cell.verdict is Verdict.NA:
         outcome = "skipped"
         longrepr = (
             str(item.path),
@@ -165,7 +152,7 @@ def _make_report(
     )
     if outcome == "failed":
         report.sections += [
-            (f"replay the {side.side} side", side.replay)
+            (f"replay {verdicts.SIDE_PHRASES.get(side.side, side.side)}", side.replay)
             for side in cell.sides.values()
             if side.replay
         ]
@@ -177,8 +164,8 @@ def _describe_failure(cell: CellResult) -> str:
     assert cell.verdict is not None
     parts = [f"{cell.toggle} is {cell.verdict.value}: {cell.why}"]
     parts += [
-        f"{side.side}: {side.outcome.value}\n{side.detail}"
+        f"{side.outcome.value} {verdicts.SIDE_PHRASES.get(side.side, side.side)}\n{side.detail}"
         for side in cell.sides.values()
-        if side.detail and side.outcome is not SideOutcome.PASSED
+        if side.detail and side.outcome is not Outcome.PASSED
     ]
     return "\n\n".join(parts)

@@ -15,35 +15,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from harness.core.outcomes import Outcome, Verdict
 from harness.fixes.matching.toggle_status import ToggleState
 from harness.store.prove.values import (
     BUG_OUTCOMES,
     CellResult,
-    CellVerdict,
     RepeatMode,
-    SideOutcome,
     SideRepetition,
     SideResult,
     is_expected_outcome,
 )
 
-LONG_SIDE_SECONDS = 5.0  # from this length on, earlier runs may replace repetitions
 AS_IS = "as is"
 SIDE_PHRASES = {"buggy": "with the fix reverted", "fixed": "with the fix applied"}
-VERDICT_OF_DEATH = {
-    SideOutcome.SEGFAULT: CellVerdict.SEGFAULT,
-    SideOutcome.ABORT: CellVerdict.ABORT,
-    SideOutcome.KILLED: CellVerdict.KILLED,
-    SideOutcome.HANG: CellVerdict.HANG,
-    SideOutcome.OUT_OF_MEMORY: CellVerdict.OUT_OF_MEMORY,
-    SideOutcome.CUDA_ERROR: CellVerdict.CUDA_ERROR,
-}
 INVALID_OUTCOMES = {
-    SideOutcome.ERROR,
-    SideOutcome.REFUSED,
-    SideOutcome.SKIPPED,
-    SideOutcome.EXITED,
-    SideOutcome.LOST,
+    Outcome.ERROR,
+    Outcome.REFUSED,
+    Outcome.SKIPPED,
+    Outcome.EXITED,
+    Outcome.LOST,
 }
 # The evidence that `prove`, `mutate` and `eval` require. What fails by chance, at rate p, fails so
 # often with the bug and passes so often without it with p**4 * (1 - p)**3, at most 0.0084.
@@ -51,36 +41,42 @@ REQUIRED_FAILURES = 4  # with the bug, first run included
 REQUIRED_PASSES = 3  # without it
 
 
-def judge_sides(fixed: SideResult, buggy: SideResult) -> tuple[CellVerdict, str]:
+def judge_sides(fixed: SideResult, buggy: SideResult) -> tuple[Verdict, str]:
     """Return the verdict over one run of each side, and its reason."""
-    away = [side for side in (fixed, buggy) if side.outcome is SideOutcome.NA]
+    away = [side for side in (fixed, buggy) if side.outcome is Outcome.NA]
     if len(away) == 2:
-        return CellVerdict.NA, fixed.headline
+        return Verdict.NA, fixed.headline
     for side in (fixed, buggy):
-        if side.outcome is SideOutcome.FLAKY:
-            return CellVerdict.FLAKY, f"{side.side}: {side.headline}"
-        if side.outcome is SideOutcome.UNDRAWN:
-            return CellVerdict.UNDRAWN, f"{side.side}: {side.headline}"
+        if side.outcome is Outcome.FLAKY:
+            return Verdict.FLAKY, _describe_end(side)
+        if side.outcome is Outcome.UNDRAWN:
+            return Verdict.UNDRAWN, _describe_end(side)
     if fixed.outcome in INVALID_OUTCOMES:
-        return CellVerdict.BROKEN, f"fixed: {fixed.headline}"
+        return Verdict.BROKEN, _describe_end(fixed)
     if away:
-        reason = f"{away[0].side}: n/a, and the other side is not: {away[0].headline}"
-        return CellVerdict.BROKEN, reason
-    if fixed.outcome in VERDICT_OF_DEATH:
-        return VERDICT_OF_DEATH[fixed.outcome], f"fixed: {fixed.headline}"
-    if fixed.outcome is SideOutcome.FAILED and fixed.reach:
-        return CellVerdict.BROKEN, f"fixed: {fixed.headline}"
+        where = SIDE_PHRASES[away[0].side]
+        reason = f"n/a {where} alone: {away[0].headline}"
+        return Verdict.BROKEN, reason
+    if fixed.outcome.is_death:
+        return Verdict(fixed.outcome.value), _describe_end(fixed)
+    if fixed.outcome is Outcome.FAILED and fixed.reach:
+        return Verdict.BROKEN, _describe_end(fixed)
     if buggy.outcome in INVALID_OUTCOMES:
-        return CellVerdict.BROKEN, f"buggy: {buggy.headline}"
+        return Verdict.BROKEN, _describe_end(buggy)
     if not (fixed.reach and buggy.reach):
-        sides = " and the ".join(side.side for side in (fixed, buggy) if not side.reach)
-        return CellVerdict.UNREACHED, f"the toggled code never ran on the {sides} side"
-    if buggy.outcome is SideOutcome.PASSED:
-        reason = f"it passes buggy, and the toggled code ran {buggy.reach} times"
-        return CellVerdict.TOOTHLESS, reason
+        without = [SIDE_PHRASES[one.side] for one in (fixed, buggy) if not one.reach]
+        where = f" {without[0]}" if len(without) == 1 else ""
+        return Verdict.UNREACHED, f"the toggled code never ran{where}"
+    if buggy.outcome is Outcome.PASSED:
+        reason = f"it passes with the fix reverted, and the toggled code ran {buggy.reach} times"
+        return Verdict.TOOTHLESS, reason
     if buggy.outcome not in BUG_OUTCOMES:
-        return VERDICT_OF_DEATH[buggy.outcome], f"buggy: {buggy.headline}"
-    return CellVerdict.PROVEN, buggy.headline
+        return Verdict(buggy.outcome.value), _describe_end(buggy)
+    return Verdict.PROVEN, buggy.headline
+
+
+def _describe_end(side: SideResult) -> str:
+    return f"{SIDE_PHRASES.get(side.side, side.side)}: {side.headline}"
 
 
 def explain_weak_evidence(failed_with: Sequence[bool], failed_without: Sequence[bool]) -> str:
@@ -104,11 +100,12 @@ def judge_cell(cell: CellResult) -> None:
         cell.verdict, cell.why = _judge_as_is(cell, cell.sides[AS_IS])
     else:
         cell.verdict, cell.why = judge_sides(cell.sides["fixed"], cell.sides["buggy"])
-        if cell.verdict is CellVerdict.PROVEN:
+        if cell.verdict is Verdict.PROVEN:
             cell.verdict, cell.why = _judge_repetitions(cell)
     for side in cell.sides.values():
         for first in filter(None, (side.first, *(again.first for again in side.again))):
-            cell.why += f" ({side.side} at the second attempt; the first: {first})"
+            where = SIDE_PHRASES.get(side.side, side.side)
+            cell.why += f" ({where} at the second attempt; the first: {first})"
 
 
 def find_missing_sides(cell: CellResult) -> list[str]:
@@ -120,11 +117,11 @@ def find_missing_sides(cell: CellResult) -> list[str]:
     fixed, buggy = cell.sides.get("fixed"), cell.sides.get("buggy")
     is_agreed = not any(_find_differing_repetitions(cell))
     if fixed and buggy:
-        if judge_sides(fixed, buggy)[0] is not CellVerdict.PROVEN or not is_agreed:
+        if judge_sides(fixed, buggy)[0] is not Verdict.PROVEN or not is_agreed:
             return []
     elif fixed and not (is_agreed and _is_repeatable_pass(fixed)):
         return ["buggy"]
-    elif buggy and not (is_agreed and buggy.outcome is SideOutcome.FAILED):
+    elif buggy and not (is_agreed and buggy.outcome is Outcome.FAILED):
         return ["fixed"]  # a death costs more than a failure: it is not repeated in vain
     failures, passes = REQUIRED_FAILURES, REQUIRED_PASSES
     if buggy:
@@ -136,15 +133,7 @@ def find_missing_sides(cell: CellResult) -> list[str]:
 
 def _is_repeatable_pass(fixed: SideResult) -> bool:
     """Return whether a pass may be repeated before the other side runs: no search may."""
-    return fixed.outcome is SideOutcome.PASSED and fixed.way is RepeatMode.WHOLE
-
-
-def is_long_to_repeat(cell: CellResult) -> bool:
-    """Return whether repetitions take so long that earlier runs may replace them."""
-    repeated = cell.sides.get("buggy") or cell.sides["fixed"]
-    if repeated.way not in (RepeatMode.WHOLE, RepeatMode.SEARCH):
-        return False
-    return max(side.seconds for side in cell.sides.values()) >= LONG_SIDE_SECONDS
+    return fixed.outcome is Outcome.PASSED and fixed.way is RepeatMode.WHOLE
 
 
 def _count_first_pass(buggy: SideResult) -> int:
@@ -163,54 +152,44 @@ def _find_differing_repetitions(cell: CellResult) -> Iterator[tuple[str, SideRep
                 yield name, again
 
 
-def _judge_repetitions(cell: CellResult) -> tuple[CellVerdict, str]:
+def _judge_repetitions(cell: CellResult) -> tuple[Verdict, str]:
     """Judge the repetitions: proven if all agree, flaky if one differs."""
     fixed, buggy = cell.sides["fixed"], cell.sides["buggy"]
-    borrowed = _describe_borrowed_repetitions(cell)
     differing = next(_find_differing_repetitions(cell), None)
     if differing is None:
-        return CellVerdict.PROVEN, buggy.headline + borrowed
+        return Verdict.PROVEN, buggy.headline
     name, again = differing
-    if again.outcome is SideOutcome.UNDRAWN:
-        return CellVerdict.UNDRAWN, f"{name}: {again.headline}{borrowed}"
-    if again.outcome is SideOutcome.LOST:  # says nothing about the guard
-        return CellVerdict.BROKEN, f"{name}: {again.headline}{borrowed}"
+    if again.outcome is Outcome.UNDRAWN:
+        return Verdict.UNDRAWN, f"{SIDE_PHRASES[name]}: {again.headline}"
+    if again.outcome is Outcome.LOST:  # says nothing about the guard
+        return Verdict.BROKEN, f"{SIDE_PHRASES[name]}: {again.headline}"
     failures = 1 + sum(is_expected_outcome("buggy", each.outcome) for each in buggy.again)
     failures_fixed = sum(not is_expected_outcome("fixed", each.outcome) for each in fixed.again)
     runs_fixed = _count_first_pass(buggy) + len(fixed.again)
     subject = "the example that was found" if buggy.way is RepeatMode.EXAMPLE else "it"
     outcome = f"{again.outcome}: {again.headline}" if again.headline else again.outcome.value
-    return CellVerdict.FLAKY, (
+    return Verdict.FLAKY, (
         f"{subject} failed {failures} of {1 + len(buggy.again)} times {SIDE_PHRASES['buggy']} and "
         f"{failures_fixed} of {runs_fixed} {SIDE_PHRASES['fixed']}; "
-        f"once more {SIDE_PHRASES[name]}: {outcome}{borrowed}"
+        f"once more {SIDE_PHRASES[name]}: {outcome}"
     )
 
 
-def _describe_borrowed_repetitions(cell: CellResult) -> str:
-    """Describe the number of repetitions from earlier runs, and name those runs."""
-    runs = [again.run for name in SIDE_PHRASES for again in cell.sides[name].again if again.run]
-    if not runs:
-        return ""
-    names = ", ".join(dict.fromkeys(runs))
-    return f" ({len(runs)} of its repetitions are those of earlier runs: {names})"
-
-
-def _judge_as_is(cell: CellResult, result: SideResult) -> tuple[CellVerdict, str]:
+def _judge_as_is(cell: CellResult, result: SideResult) -> tuple[Verdict, str]:
     """Return the verdict of `lifecycle`: whether the release has the bug when it runs."""
     outcome = result.outcome
-    if outcome is SideOutcome.NA:
-        return CellVerdict.NA, result.headline
-    if outcome is SideOutcome.FLAKY:
-        return CellVerdict.FLAKY, result.headline
+    if outcome is Outcome.NA:
+        return Verdict.NA, result.headline
+    if outcome is Outcome.FLAKY:
+        return Verdict.FLAKY, result.headline
     if outcome in INVALID_OUTCOMES:
-        return CellVerdict.BROKEN, result.headline
-    if outcome in VERDICT_OF_DEATH and outcome not in BUG_OUTCOMES:
-        return VERDICT_OF_DEATH[outcome], result.headline
+        return Verdict.BROKEN, result.headline
+    if outcome.is_death and outcome not in BUG_OUTCOMES:
+        return Verdict(outcome.value), result.headline
     if not result.reach:
-        return CellVerdict.UNREACHED, "the toggle's code never ran"
+        return Verdict.UNREACHED, "the toggle's code never ran"
     state = ToggleState.BUGGY if outcome in BUG_OUTCOMES else ToggleState.FIXED
     if state.value != cell.state:
-        return CellVerdict.DIFFERS, f"running says {state.value}, the sources say {cell.state}"
-    verdict = CellVerdict.HAS_BUG if state is ToggleState.BUGGY else CellVerdict.HAS_FIX
+        return Verdict.DIFFERS, f"running says {state.value}, the sources say {cell.state}"
+    verdict = Verdict.HAS_BUG if state is ToggleState.BUGGY else Verdict.HAS_FIX
     return verdict, result.headline

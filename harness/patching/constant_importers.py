@@ -1,4 +1,4 @@
-"""Finds the modules that hold a copy of a constant (`from m import NAME`), or derive from it."""
+"""Finds the modules that hold a copy of a constant (`from m import NAME`)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-from harness.patching.instrumentation import FUNCTION_NODES
 
 
 def find_importers(module: ModuleType, name: str, value: Any) -> list[tuple[ModuleType, str]]:
@@ -75,23 +73,3 @@ def read_source_text(module: ModuleType) -> str:
 @functools.lru_cache(maxsize=4096)
 def _read_text(path: str) -> str:
     return Path(path).read_text(encoding="utf-8", errors="replace")
-
-
-def find_derived_line(tree: ast.AST, name: str) -> int | None:
-    """Find the line of a default, decorator or constant that reads a name at import, if any."""
-    inside = {
-        id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, FUNCTION_NODES)
-        for part in function.body
-        for node in ast.walk(part)
-    }
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Name)
-            and node.id == name
-            and isinstance(node.ctx, ast.Load)
-            and id(node) not in inside
-        ):
-            return node.lineno
-    return None

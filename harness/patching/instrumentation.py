@@ -2,9 +2,10 @@
 
 Invariant: the source text does not change, so tracebacks and `inspect` show the patched lines. The
 counting call goes into the syntax tree, before the statement of the edit and on its line: for an
-edit in line 7, `return rows * 2`, line 7 compiles as `counter.hit(); return rows * 2`. The body of
-a Triton kernel is never changed (Triton compiles its source): its launches are counted from
-outside.
+edit in line 7, `return rows * 2`, line 7 compiles as `counter.hit(); return rows * 2`. An edit in a
+part that may not run, as in `a if b else rows * 2`, counts there: `a if b else (counter.hit() or
+rows * 2)`. The body of a Triton kernel is never changed (Triton compiles its source): its launches
+are counted from outside.
 """
 
 from __future__ import annotations
@@ -43,6 +44,28 @@ class StatementLocation:
     siblings: list[ast.stmt]
 
 
+@dataclass
+class ExpressionLocation:
+    """A part of an expression that may not run when its statement does."""
+
+    parent: ast.expr
+    name: str  # its field in the parent
+    index: int = 0  # in a list
+
+    @property
+    def part(self) -> ast.expr:
+        value: Any = getattr(self.parent, self.name)
+        part: ast.expr = value[self.index] if isinstance(value, list) else value
+        return part
+
+    def replace_part(self, part: ast.expr) -> None:
+        value = getattr(self.parent, self.name)
+        if isinstance(value, list):
+            value[self.index] = part
+        else:
+            setattr(self.parent, self.name, part)
+
+
 def compile_instrumented(
     tree: ast.Module,
     filename: str,
@@ -58,14 +81,21 @@ def compile_instrumented(
     kernels: dict[str, list[int]] = {}
     # Locate all sites first: an insertion would move the statements of later sites.
     insertions: list[tuple[StatementLocation, int, str]] = []
+    parts: list[tuple[ExpressionLocation, int]] = []
     for slot, line, column in sites:
         for place, where, kernel in _iterate_count_locations(tree, line, column):
             if kernel:
                 kernels.setdefault(kernel, []).append(slot)
                 kinds[slot] = "launches"
             else:
-                insertions.append((place, slot, where))
+                part = _find_conditional_part(place.statement, line, column)
+                if part is not None and where == "before":
+                    parts.append((part, slot))
+                else:
+                    insertions.append((place, slot, where))
                 kinds.setdefault(slot, "definitions" if where == "after" else "runs")
+    for part, slot in parts:
+        _insert_count_into_expression(part, slot)
     for place, slot, where in insertions:
         _insert_count_call(place, slot, where)
     if not whole_module:
@@ -111,13 +141,27 @@ def _insert_counters(code: CodeType, count_run: CountRun) -> CodeType:
     return code.replace(co_consts=tuple(constants))
 
 
-def _insert_count_call(location: StatementLocation, slot: int, where: str) -> None:
+def _make_count_call(slot: int, place: ast.expr | ast.stmt) -> ast.Call:
     counter = ast.Attribute(ast.Constant(f"{COUNTER_PREFIX}{slot}"), "hit", ast.Load())
-    call = ast.Expr(ast.Call(counter, [], []))
+    call = ast.Call(counter, [], [])
     for node in ast.walk(call):
-        ast.copy_location(node, location.statement)
-        if isinstance(node, (ast.expr, ast.stmt)):
+        ast.copy_location(node, place)
+        if isinstance(node, ast.expr):
             node.end_lineno, node.end_col_offset = node.lineno, node.col_offset
+    return call
+
+
+def _insert_count_into_expression(location: ExpressionLocation, slot: int) -> None:
+    part = location.part
+    counted = ast.BoolOp(ast.Or(), [_make_count_call(slot, part), part])  # the call returns None
+    location.replace_part(ast.copy_location(counted, part))
+
+
+def _insert_count_call(location: StatementLocation, slot: int, where: str) -> None:
+    call = ast.copy_location(
+        ast.Expr(_make_count_call(slot, location.statement)), location.statement
+    )
+    call.end_lineno, call.end_col_offset = call.lineno, call.col_offset
     if where == "inside":
         body = location.statement.body  # type: ignore[attr-defined]
         first = body[0]
@@ -149,6 +193,30 @@ def _iterate_count_locations(
         yield from reading or [(last, "after", "")]
 
 
+def _find_conditional_part(
+    statement: ast.stmt, line: int, column: int
+) -> ExpressionLocation | None:
+    """Find the innermost part around a position that may not run: of `and`, `or`, `if`, a lambda.
+
+    An edit that begins where the whole expression does may be of all of it.
+    """
+    found = None
+    for parent in ast.walk(statement):
+        if isinstance(parent, ast.BoolOp):
+            behind = range(1, len(parent.values))
+            locations = [ExpressionLocation(parent, "values", index) for index in behind]
+        elif isinstance(parent, ast.IfExp):
+            locations = [ExpressionLocation(parent, name) for name in ("body", "orelse")]
+        elif isinstance(parent, ast.Lambda):
+            locations = [ExpressionLocation(parent, "body")]
+        else:
+            continue
+        if (parent.lineno, parent.col_offset) != (line, column):
+            around = (at for at in locations if _contains_position(at.part, line, column))
+            found = next(around, found)
+    return found
+
+
 def iterate_enclosing_statements(
     owner: ast.AST, line: int, column: int
 ) -> Iterator[StatementLocation]:
@@ -172,7 +240,7 @@ def _iterate_statement_lists(owner: ast.AST) -> Iterator[list[ast.stmt]]:
                         yield from _iterate_statement_lists(item)
 
 
-def _contains_position(statement: ast.stmt, line: int, column: int) -> bool:
+def _contains_position(statement: ast.stmt | ast.expr, line: int, column: int) -> bool:
     first = (statement.lineno, statement.col_offset)
     for decorator in getattr(statement, "decorator_list", []):
         first = min(first, (decorator.lineno, max(0, decorator.col_offset - 1)))

@@ -38,7 +38,7 @@ from harness.fixes.patch_plan import (
     make_plan,
     refuse_conflicting_changes,
 )
-from harness.patching import bootstrap, cuda_modules, live_functions
+from harness.patching import bootstrap, cuda_modules, import_runs, live_functions
 from harness.patching.attestation import AttestationRecorder
 from harness.patching.constant_importers import find_importers
 from harness.patching.cuda_sources import PATCHES, CudaSourcePatch, attest_patched_source
@@ -106,6 +106,7 @@ class ToggleEngine:
         self._sources: LoadedSources | None = None
         self._recorder: AttestationRecorder | None = None
         cuda_modules.install_module_hooks()
+        import_runs.install_recorder()
 
     @property
     def sources(self) -> LoadedSources:
@@ -162,6 +163,8 @@ class ToggleEngine:
                 for module in dict.fromkeys(touched)
             }
             if after - before:
+                for variant in filter(None, prepared.values()):
+                    variant.refuse_results_of_imports()
                 self._attest(after - before, prepared)
             self._switch_modules(prepared)
         self._active_changes = active

@@ -158,6 +158,21 @@ def iterate_changed_nested_code(
             yield from iterate_changed_nested_code(olds[key], news[key])
 
 
+def list_changed_code(before: CodeType, after: CodeType) -> list[CodeType]:
+    """List the code objects of a function and those inside it whose own instructions differ."""
+    olds, news = _index_nested_code(before), _index_nested_code(after)
+    is_same = olds.keys() == news.keys() and _make_own_key(before) == _make_own_key(after)
+    changed = [] if is_same else [before]
+    for key in olds.keys() & news.keys():
+        changed += list_changed_code(olds[key], news[key])
+    return changed
+
+
+def _make_own_key(code: CodeType) -> tuple[Any, ...]:
+    own = tuple(constant for constant in code.co_consts if not isinstance(constant, CodeType))
+    return make_behaviour_key(code.replace(co_consts=own))
+
+
 def _index_nested_code(code: CodeType) -> dict[tuple[str, int], CodeType]:
     counts: dict[str, int] = {}
     nested = {}

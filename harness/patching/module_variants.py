@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import CodeType, FunctionType, MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from harness.core.errors import PatchError
 from harness.fixes.patch_plan import Direction, PatchedModule
 from harness.patching import class_bodies, live_functions
-from harness.patching.constant_importers import find_derived_line, find_importers, read_source_text
+from harness.patching.constant_importers import find_importers
 from harness.patching.import_hook import PatchedLoader, cache_source_lines
+from harness.patching.import_runs import RUNS
 from harness.patching.instrumentation import (
     FUNCTION_NODES,
     StatementLocation,
@@ -62,6 +63,21 @@ class ModuleVariant:
     bindings: list[tuple[live_functions.DefinitionPath, Any]] = field(default_factory=list)
     # (name, value before, value under the toggle); a module may import the name at any time.
     constants: list[tuple[str, Any, Any]] = field(default_factory=list)
+    # What it changes, by target: code with its name, and names with the modules that hold them.
+    changed_code: list[tuple[str, str, CodeType]] = field(default_factory=list)
+    changed_names: list[tuple[str, str, list[tuple[ModuleType, str]]]] = field(default_factory=list)
+
+    def refuse_results_of_imports(self) -> None:
+        """Raise PatchError if an import has computed something with what this changes."""
+        for target, called, code in self.changed_code:
+            if RUNS.has_run(code):
+                refuse_live_change(
+                    target, f"what an import computed with {called}, which ran then,"
+                )
+        for target, name, holders in self.changed_names:
+            if found := RUNS.find_reader(name, holders):
+                what = f"what line {found.line} of {found.file} derives from {name}"
+                refuse_live_change(target, what)
 
     @property
     def is_reusable(self) -> bool:
@@ -70,6 +86,13 @@ class ModuleVariant:
             live_functions.find_bound_object(self.module, path) is found
             for path, found in self.bindings
         )
+
+
+def refuse_live_change(target: str, obstacle: str) -> NoReturn:
+    raise PatchError(
+        f"{target}: {obstacle} is evaluated once, during the import; "
+        "toggle it at import (`unfix exec`, or the environment), not live"
+    )
 
 
 class ModuleVariantBuilder:
@@ -112,40 +135,42 @@ class ModuleVariantBuilder:
         return code
 
     def build(self) -> ModuleVariant:
-        for site in self.patched_module.sites:
+        observed = Direction.OBSERVE.value
+        # What changes comes first: a function that is changed and observed is built once.
+        for site in sorted(self.patched_module.sites, key=lambda s: s.direction == observed):
             chain = list(iterate_enclosing_statements(self.tree, site.line, site.column))
             if not chain:
                 raise PatchError(f"{site.target}: no statement at line {site.line}")
             # An observed kernel does not change: its launches are counted from outside.
             watched = any(is_jit_function(place.statement) for place in chain)
-            if site.direction != Direction.OBSERVE.value or not watched:
-                self._add_site(chain, site.target)
+            if site.direction != observed or not watched:
+                self._add_site(chain, site.target, site.direction != observed)
         for path, changed in self.changed_classes.items():
             self._add_class_patches(path, changed)
         for qualname, slots in self.compiled.kernels.items():
             kernel = jit_kernels.find_kernel(self.module, qualname)
             if kernel is None:
-                self._refuse(qualname, "a kernel that its module does not hold by name")
+                refuse_live_change(qualname, "a kernel that its module does not hold by name")
             self.variant.watched_kernels.append((jit_kernels.unwrap_kernel(kernel), slots))
         if any(not isinstance(patch, KernelPatch) for patch in self.variant.patches):
             self.variant.patches.append(CachedAnswersPatch(self.module))
         return self.variant
 
-    def _add_site(self, chain: list[StatementLocation], target: str) -> None:
+    def _add_site(self, chain: list[StatementLocation], target: str, is_changed: bool) -> None:
         outer = next((p for p in chain if isinstance(p.statement, FUNCTION_NODES)), None)
         last = chain[-1].statement
         if outer is None:
             if isinstance(last, ast.ClassDef):
-                self._refuse(target, "a class's own header")
+                refuse_live_change(target, "a class's own header")
             classes = [p.statement for p in chain if isinstance(p.statement, ast.ClassDef)]
             if classes:
-                self._add_class_statement(classes[-1], last, target)
+                self._add_class_statement(classes[-1], last, target, is_changed)
             else:
-                self._add_module_names(chain, target)
+                self._add_module_names(chain, target, is_changed)
             return
         path = self.patched_paths[id(outer.statement)]
         if path not in self.original_definitions:
-            self._refuse(target, "a definition that is not there without the toggle")
+            refuse_live_change(target, "a definition that is not there without the toggle")
         for place in chain:
             if isinstance(place.statement, FUNCTION_NODES):
                 self._refuse_decorators(place.statement, target)
@@ -155,31 +180,25 @@ class ModuleVariantBuilder:
         if is_jit_function(outer.statement):
             self._add_kernel(path, target)
         else:
-            self._add_function(path, outer.statement, target)
-
-    def _refuse(self, target: str, obstacle: str) -> None:
-        raise PatchError(
-            f"{target}: {obstacle} is evaluated once, during the import; "
-            "toggle it at import (`unfix exec`, or the environment), not live"
-        )
+            self._add_function(path, outer.statement, target, is_changed)
 
     def _refuse_decorators(self, definition: Any, target: str) -> None:
         before: Any = self.original_definitions.get(self.patched_paths[id(definition)])
         if before is not None and _dump_nodes(before.decorator_list) != _dump_nodes(
             definition.decorator_list
         ):
-            self._refuse(target, "a decorator's argument")
+            refuse_live_change(target, "a decorator's argument")
 
     # Functions
 
     def _add_function(
-        self, path: live_functions.DefinitionPath, definition: Any, target: str
+        self, path: live_functions.DefinitionPath, definition: Any, target: str, is_changed: bool
     ) -> None:
         before: Any = self.original_definitions[path]
         line = live_functions.get_first_line(before)
         holder = live_functions.find_bound_object(self.module, path)
         if type(holder).__module__.startswith(("torch.jit", "torch._C")):
-            self._refuse(target, "a function that torch.jit has compiled")
+            refuse_live_change(target, "a function that torch.jit has compiled")
         found = live_functions.find_live_functions(
             self.module, path, line, self.filename, self.get_original_code
         )
@@ -196,8 +215,13 @@ class ModuleVariantBuilder:
                 )
             pairs = list(live_functions.iterate_changed_nested_code(own, code))
             if any(a.co_freevars != b.co_freevars for a, b in [(own, code), *pairs]):
-                self._refuse(target, "the set of outer variables of a closure")
-            new = (code, *self._compute_defaults(function, before, definition))
+                refuse_live_change(target, "the set of outer variables of a closure")
+            defaults = self._compute_defaults(function, before, definition)
+            changed = live_functions.list_changed_code(own, code) if is_changed else []
+            if is_changed and defaults != (function.__defaults__, function.__kwdefaults__):
+                changed.append(own)
+            self.variant.changed_code += [(target, each.co_qualname, each) for each in changed]
+            new = (code, *defaults)
             self.variant.patches.append(FunctionPatch(function, new))
             self.variant.closures += pairs
         self.variant.patches += [
@@ -224,7 +248,7 @@ class ModuleVariantBuilder:
         bound = live_functions.find_bound_object(self.module, path)
         kernel = jit_kernels.unwrap_kernel(bound)
         if kernel is None:
-            self._refuse(target, "a kernel that its module does not hold by name")
+            refuse_live_change(target, "a kernel that its module does not hold by name")
         old = kernel.fn
         code = live_functions.find_code(self.compiled.code, path)
         fresh = FunctionType(code, old.__globals__, old.__name__, old.__defaults__, old.__closure__)
@@ -247,7 +271,7 @@ class ModuleVariantBuilder:
     # Classes
 
     def _add_class_statement(
-        self, definition: ast.ClassDef, statement: ast.stmt, target: str
+        self, definition: ast.ClassDef, statement: ast.stmt, target: str, is_changed: bool
     ) -> None:
         path = self.patched_paths[id(definition)]
         cls = live_functions.find_bound_object(self.module, path)
@@ -255,10 +279,15 @@ class ModuleVariantBuilder:
         if not isinstance(cls, type) or before is None:
             raise PatchError(f"{target}: no live class has that name")
         if what := class_bodies.find_obstacle(cls, before, definition, statement):
-            self._refuse(target, what)
+            refuse_live_change(target, what)
         scope = dict(vars(cls))
         self._run_assignment(statement, vars(self.module), scope)
         changed = {name: scope[name] for name in iterate_assigned_names(statement) if name in scope}
+        if is_changed:
+            self.variant.changed_names += [(target, name, []) for name in changed]
+            make = self.get_original(("class", id(cls), "__init__"), vars(cls).get("__init__"))
+            if "__dataclass_fields__" in vars(cls) and isinstance(make, FunctionType):
+                self.variant.changed_code.append((target, f"{cls.__name__}()", make.__code__))
         self.changed_classes.setdefault(path, {}).update(changed)
 
     def _add_class_patches(
@@ -290,19 +319,21 @@ class ModuleVariantBuilder:
 
     # Modules
 
-    def _add_module_names(self, chain: list[StatementLocation], target: str) -> None:
+    def _add_module_names(
+        self, chain: list[StatementLocation], target: str, is_changed: bool
+    ) -> None:
         statement = chain[-1].statement
         names = set(iterate_assigned_names(statement))
         if len(chain) > 1 or not names or not isinstance(statement, (ast.Assign, ast.AnnAssign)):
-            self._refuse(target, "this part of a module")
+            refuse_live_change(target, "this part of a module")
         scope = dict(vars(self.module))
         self._run_assignment(statement, scope, scope)
         for name in names:
-            self._add_module_name(name, scope[name], target)
+            self._add_module_name(name, scope[name], target, is_changed)
         for place, _, kernel in iterate_constant_readers(self.tree, names):
             self._count_reader(place, kernel, target)
 
-    def _add_module_name(self, name: str, value: Any, target: str) -> None:
+    def _add_module_name(self, name: str, value: Any, target: str, is_changed: bool) -> None:
         now = vars(self.module).get(name, MISSING)
         if now is MISSING:
             raise PatchError(f"{target}: the imported module has no {name}")
@@ -310,11 +341,10 @@ class ModuleVariantBuilder:
         holders = find_importers(self.module, name, old)
         if now is not old:
             holders += find_importers(self.module, name, now)
-        trees = [(self.tree, name)] + [(ast.parse(read_source_text(m)), a) for m, a in holders]
-        for tree, alias in trees:
-            if (line := find_derived_line(tree, alias)) is not None:
-                self._refuse(target, f"what line {line} derives from {alias}")
-        for holder, alias in [(self.module, name), *holders]:
+        holders.insert(0, (self.module, name))
+        if is_changed:
+            self.variant.changed_names.append((target, name, holders))
+        for holder, alias in holders:
             self.variant.patches.append(ModuleNamePatch(vars(holder), alias, value))
             self.variant.patches += [
                 CallerKernelPatch(k) for k in jit_kernels.find_compiled_readers(vars(holder), alias)
@@ -332,7 +362,7 @@ class ModuleVariantBuilder:
         path = self.patched_paths[id(outer.statement)]
         if not kernel and path not in self.handled_paths:
             self.handled_paths.add(path)
-            self._add_function(path, outer.statement, target)
+            self._add_function(path, outer.statement, target, False)
 
 
 def _compile_running_code(module: ModuleType, original_text: str, filename: str) -> CodeType:

@@ -203,7 +203,7 @@ def is_path(word: str) -> bool:
 def find_default_release(device: str = "cpu") -> Release | None:
     """Find the newest installed release, or else the newest with sources on this machine."""
     known = list_releases(device)
-    available = [r for r in known if r.is_ready] or [r for r in known if r.any_wheel]
+    available = [r for r in known if r.is_ready] or [r for r in known if r.has_sources]
     return available[-1] if available else None
 
 

@@ -7,6 +7,7 @@ indentation, occur exactly once in the target.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,17 @@ def read_upstream_reverts(tree: SourceTree) -> list[UpstreamRevert]:
 def read_upstream_numbers(tree: SourceTree) -> set[int]:
     source = tree.read(REGISTRY_MODULE)
     return {number for number, _ in _iterate_entries(source)} if source is not None else set()
+
+
+def list_target_modules(tree: SourceTree) -> list[str]:
+    """List each module name that may hold a target of the registry, there or not."""
+    source = tree.read(REGISTRY_MODULE)
+    texts = [text for _, text in _iterate_entries(source)] if source is not None else []
+    modules = set()
+    for target in re.findall(r"^\s*-?\s*target:\s*([\w.]+)", "\n".join(texts), re.MULTILINE):
+        parts = target.split(".")
+        modules |= {".".join(parts[:cut]) for cut in range(1, len(parts))}
+    return sorted(modules)
 
 
 def _iterate_entries(source: ModuleSource) -> Iterator[tuple[int, str]]:

@@ -16,13 +16,24 @@ _REQUESTING_PLUGIN = "unfix_check"
 _OPTION, _PREFIX = "sanitize", "sanitize_"
 
 
+_MARKER = (
+    "sanitize(bounds='storage', kernels=()): with --sanitize, pointers of the test's kernels, or "
+    "of these, may reach the whole storage that their tensor is a view of"
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", _MARKER)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("unfix", "kernels under check")
     group.addoption(
         "--sanitize",
         metavar="CHECKS",
         help="run each test with its Triton kernels under these checks: bounds, overflow, races, "
-        "uninitialized, or all; a report fails the test",
+        "uninitialized, or all; a report fails the test. bounds=storage: a pointer may reach the "
+        "whole storage that its tensor is a view of",
     )
     group.addoption(
         "--sanitize-device",
@@ -46,6 +57,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--sanitize-all-configurations",
         action="store_true",
         help="run every autotune configuration, not the first alone",
+    )
+    group.addoption(
+        "--sanitize-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="how long a test may take, its setup and its teardown apart; what is compiled "
+        "meanwhile does not count",
+    )
+    group.addoption(
+        "--sanitize-baseline",
+        type=Path,
+        metavar="FILE",
+        help="known reports that fail no test, each with a reason; written where it does not exist",
     )
     group.addoption("--sanitize-record", type=Path, metavar="FILE", help="all of it as JSON")
 

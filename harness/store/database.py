@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +27,7 @@ from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
 
 ValueT = TypeVar("ValueT")
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 SCHEMA = (
     "CREATE TABLE runs (kind TEXT, id TEXT, started TEXT, status TEXT, process TEXT, data TEXT, "
     "PRIMARY KEY (kind, id))",
@@ -99,6 +100,22 @@ class Store:
             raise NotReadyError(
                 f"the store {self.file} cannot be used: {error}; its content is left as it is "
                 "(free disk space, end the process that holds it, or move the file away)"
+            ) from error
+
+    @contextlib.contextmanager
+    def explain_content(self) -> Iterator[None]:
+        """Turn what a store holds only if somebody edited it into one sentence.
+
+        Whatever such a value breaks while it is read or shown, the sentence names the place: it is
+        a bug of ours if nobody edited the store.
+        """
+        try:
+            yield
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            raise NotReadyError(
+                f"the store {self.file} holds what unfix does not write: {type(error).__name__}: "
+                f"{error} (at {Path(place.filename).name}:{place.lineno})"
             ) from error
 
     @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from harness.store.run_status import list_status_problems
+from harness.core.outcomes import RunStatus, Verdict
 from harness.store.run_table import RunTable
 
 
@@ -17,11 +17,10 @@ class LaneResult(Protocol):
     name: str
     seconds: float
     functions: dict[str, list[str]]  # of SGLang that ran, by module
+    lines: dict[str, list[int]]  # of the files that a review traces, by module
 
     @property
-    def outcome(self) -> str:
-        """A word for the store: green, red, or why it was not run."""
-        ...
+    def verdict(self) -> Verdict: ...
 
     @property
     def kernels(self) -> Mapping[str, Any]:
@@ -35,7 +34,7 @@ class LaneRun(msgspec.Struct, kw_only=True):
     id: str
     started: str  # ISO 8601, UTC
     release: str
-    status: str = "running"  # running, finished, stopped
+    status: RunStatus = RunStatus.RUNNING  # running, finished, stopped
     seconds: float = 0.0
     command: list[str] = []
     versions: dict[str, str] = {}
@@ -57,7 +56,7 @@ class LaneRun(msgspec.Struct, kw_only=True):
         missing = set(self.planned) - {result.name for result in self.results}
         if missing:
             problems.append(f"not run: {', '.join(sorted(missing))}")
-        problems += list_status_problems(self.status)
+        problems += self.status.problems
         return problems
 
     @property
@@ -77,6 +76,6 @@ class LaneRunTable(RunTable[LaneRunT, LaneRunT]):
             *(run_id, field, result),
             owner=result.name,
             position=number,
-            outcome=result.outcome,
+            outcome=result.verdict.value,
             seconds=result.seconds,
         )

@@ -7,24 +7,28 @@ and `load_whole` fills the list from `items` again.
 
 from __future__ import annotations
 
+import contextlib
 import re
+import time
 from collections.abc import Iterator
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 
 import msgspec
 
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus
 from harness.store.database import Store, encode_json
 from harness.store.writer_process import identify_this_process, is_process_alive
 
+ShardNumber = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 # An id names files, such as the page of a run, and a store may come from elsewhere.
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
-ENDED_STATUSES = ("finished", "done")
 
 
 class StoredRun(Protocol):
     id: str
-    status: str
+    status: RunStatus
+    seconds: float
 
 
 ListedRunT = TypeVar("ListedRunT", bound=StoredRun)  # a listed run, without its items
@@ -51,16 +55,29 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
             row = self.store.db.execute(
                 "SELECT status, process FROM runs WHERE kind = ? AND id = ?", (self.kind, run.id)
             ).fetchone()
-            if row and resolve_status(*row) == "running":
+            if row and resolve_status(*row) is RunStatus.RUNNING:
                 raise UnfixError(f"{self.noun} {run.id} is still running")
-            self._write_run(run, "running")
+            self._write_run(run, RunStatus.RUNNING)
+
+    @contextlib.contextmanager
+    def record_run(self, run: WholeRunT) -> Iterator[None]:
+        """Store a run when it begins and when it ends: as stopped, if the block raises."""
+        started = time.monotonic() - run.seconds
+        self.begin(run)
+        run.status = RunStatus.STOPPED
+        try:
+            yield
+            run.status = RunStatus.FINISHED
+        finally:
+            run.seconds = time.monotonic() - started
+            self.save(run)
 
     def save(self, run: WholeRunT) -> None:
         """Write a run's own row with its present status."""
         with self.store.write_transaction():
             self._write_run(run, run.status)
 
-    def _write_run(self, run: WholeRunT, status: str) -> None:
+    def _write_run(self, run: WholeRunT, status: RunStatus) -> None:
         self._replace_row(
             *("runs", self.kind, run.id, self._format_started(run), status),
             *(identify_this_process(), self._encode_run(run, status)),
@@ -69,7 +86,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
     def _format_started(self, run: Any) -> str:
         return str(run.started)
 
-    def _encode_run(self, run: Any, status: str) -> str:
+    def _encode_run(self, run: Any, status: RunStatus) -> str:
         empty: dict[str, Any] = {name: [] for name in self.item_types}
         return encode_json(msgspec.structs.replace(run, **empty, status=status))
 
@@ -111,20 +128,30 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
 
     def list_runs(self) -> list[ListedRunT]:
         """Return every run without its items, the oldest first; within a second, as they ended."""
-        runs = []
-        for run_id, status, process, data in self.store.query(
-            "SELECT id, status, process, data FROM runs WHERE kind = ? ORDER BY started, rowid",
+        rows = self.store.query(
+            "SELECT id, started, status, process, data FROM runs WHERE kind = ? "
+            "ORDER BY started, rowid",
             self.kind,
-        ):
-            run = self.store.decode(data, self.listed_type)
-            if run.id != run_id or not _RUN_ID.fullmatch(run.id):
-                raise UnfixError(f"{self.store.file} has a run with a wrong id: {run_id!r}")
-            run.status = resolve_status(status, process)
-            runs.append(run)
-        return runs
+        )
+        with self.store.explain_content():
+            return [self._read_run(*row) for row in rows]
+
+    def _read_run(self, run_id: str, started: str, status: str, process: str, data: str) -> Any:
+        """Read a run's own row, which may come from a store of another machine."""
+        run: Any = self.store.decode(data, self.listed_type)
+        if run.id != run_id or not _RUN_ID.fullmatch(run.id):
+            raise UnfixError(f"{self.store.file} has a run with a wrong id: {run_id!r}")
+        if started != self._format_started(run):
+            raise ValueError(f"run {run_id} started at {started!r} and at {run.started!r}")
+        run.status = resolve_status(status, process)
+        return run
 
     def load_whole(self, run: ListedRunT) -> WholeRunT:
         """Load a listed run with its items."""
+        with self.store.explain_content():
+            return self._load_whole(run)
+
+    def _load_whole(self, run: ListedRunT) -> WholeRunT:
         items = {name: self.load_items(run.id, name) for name in self.item_types}
         return cast("WholeRunT", msgspec.structs.replace(cast("Any", run), **items))
 
@@ -168,6 +195,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
         for run in runs:
             own = own_runs.get(run.id)
             if own is None or self._is_behind(own, other.measure_progress(run)):
+                other.load_whole(run)  # so that no item which cannot be read is copied
                 self._copy_run(other, run.id)
         return [run.id for run in runs]
 
@@ -175,7 +203,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
         """Return whether the other copy has more; the row of an unfinished run may have grown."""
         own = self.measure_progress(own_run)
         return their_progress > own or (
-            their_progress == own and own_run.status not in ENDED_STATUSES
+            their_progress == own and own_run.status is not RunStatus.FINISHED
         )
 
     def measure_progress(self, run: ListedRunT) -> tuple[Any, ...]:
@@ -183,7 +211,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
         ((outcomes, items),) = self.store.query(
             "SELECT count(outcome), count(*) FROM items WHERE run = ?", run.id
         )
-        return run.status in ENDED_STATUSES, outcomes, items
+        return run.status is RunStatus.FINISHED, outcomes, items
 
     def _copy_run(self, other: Self, run_id: str) -> None:
         """Replace a run's rows by those of another store."""
@@ -200,6 +228,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
                     self._replace_row(table, *row)
 
 
-def resolve_status(status: str, process: str) -> str:
+def resolve_status(status: str, process: str) -> RunStatus:
     """Return the status of a run; `running` becomes `stopped` when its process is gone."""
-    return "stopped" if status == "running" and not is_process_alive(process) else status
+    is_gone = status == RunStatus.RUNNING and not is_process_alive(process)
+    return RunStatus.STOPPED if is_gone else RunStatus(status)

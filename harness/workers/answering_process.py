@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.core import paths
 from harness.patching.child_environment import ChildEnvironment
 
-_EXIT_SECONDS = 30.0  # to exit, once its output has ended
+EXIT_SECONDS = 30.0  # to exit, once its output has ended
 LOG_NAME = "audit.log"
 
 
@@ -53,6 +53,6 @@ def iterate_answers(
             process.stdin.close()
             yield from process.stdout
             with contextlib.suppress(subprocess.TimeoutExpired):  # all of its answers are there
-                process.wait(timeout=_EXIT_SECONDS)
+                process.wait(timeout=EXIT_SECONDS)
         finally:
             process.kill()  # if its answers are not wanted any more

@@ -31,7 +31,7 @@ import msgspec
 from harness.core import child_process, process_exit, processes
 from harness.core.child_process import ProcessHandle
 from harness.core.files import write_atomically
-from harness.core.process_exit import ExitKind
+from harness.core.outcomes import Outcome
 from harness.core.signals import STOP_SIGNALS
 
 MODULE = "harness.workers.command_supervisor"
@@ -57,7 +57,7 @@ class CommandRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
 class CommandExit(msgspec.Struct):
     """The end of a command."""
 
-    kind: ExitKind
+    kind: Outcome
     code: int | None = None  # the exit code of the command or the ended server; negative: a signal
     detail: str = ""  # the moment of the end, or the error
     seconds: float = 0.0
@@ -114,7 +114,7 @@ def supervise_commands(run: Callable[[], CommandExit], folder: Path) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         ended = run()
     except _StopRequest:
-        ended = CommandExit(ExitKind.STOPPED)
+        ended = CommandExit(Outcome.STOPPED)
     finally:
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
@@ -173,25 +173,25 @@ def _run_request(request: CommandRequest, parent_pid: int) -> CommandExit:
         server = None
         if request.server_command:
             if _is_answering(request.ready_url):
-                return CommandExit(ExitKind.URL_TAKEN)
+                return CommandExit(Outcome.URL_TAKEN)
             server = start(request.server_command)
             while not _is_answering(request.ready_url):
                 if has_ended(server, POLL_SECONDS):
                     when = "before it was ready"
-                    return CommandExit(ExitKind.SERVER_ENDED, server.wait(), when)
+                    return CommandExit(Outcome.SERVER_ENDED, server.wait(), when)
                 if time.monotonic() > deadline:
-                    return CommandExit(ExitKind.HANG, None, "the server was not ready")
+                    return CommandExit(Outcome.HANG, None, "the server was not ready")
         try:
             command = start(request.command)
         except OSError as error:
             output.write(f"unfix: {error}\n".encode())
-            return CommandExit(ExitKind.MISSING, MISSING_EXIT_CODE, str(error))
+            return CommandExit(Outcome.NOT_FOUND, MISSING_EXIT_CODE, str(error))
         while not has_ended(command, POLL_SECONDS):
             if time.monotonic() > deadline:
-                return CommandExit(ExitKind.HANG, None, "it did not end")
+                return CommandExit(Outcome.HANG, None, "it did not end")
             if server is not None and has_ended(server, 0):
                 when = "while the command ran"
-                return CommandExit(ExitKind.SERVER_ENDED, server.wait(), when)
+                return CommandExit(Outcome.SERVER_ENDED, server.wait(), when)
         if server is not None and not has_ended(server, 0):
             server.send_signal(signal.SIGTERM)
             has_ended(server, SERVER_GRACE_SECONDS)

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from harness.core import device
+from harness.core.outcomes import Outcome
 from harness.guards import run_item
-from harness.store.prove.values import SideOutcome, SideResult
+from harness.store.prove.values import SideResult
 from harness.workers import drop_references
 
 
@@ -27,13 +28,13 @@ def run_protocol(
     with drops if device.has_gpu() else contextlib.nullcontext():
         side = run_item.run_protocol(item, recorder, with_details)
     names_oom = "CUDA error: out of memory" in side.headline + side.detail
-    if side.outcome not in (SideOutcome.PASSED, SideOutcome.NA) and (
+    if side.outcome not in (Outcome.PASSED, Outcome.NA) and (
         names_oom or _count_device_ooms() > full_before
     ):
-        side.outcome = SideOutcome.OUT_OF_MEMORY
+        side.outcome = Outcome.OUT_OF_MEMORY
         side.headline = f"the memory of the device was full: {side.headline}"
-    elif (error := read_pending_error()) and side.outcome is not SideOutcome.FAILED:
-        side.outcome = SideOutcome.CUDA_ERROR
+    elif (error := read_pending_error()) and side.outcome is not Outcome.FAILED:
+        side.outcome = Outcome.CUDA_ERROR
         side.headline = side.headline or f"the device is lost after the test: {error}"
     return side
 

@@ -22,12 +22,13 @@ import time
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from harness.core import process_exit
 from harness.core.errors import NotReadyError, UnfixError
-from harness.core.pipes import wait_for_any
+from harness.core.pipes import serve_ready
 from harness.core.signals import record_stop_signals
 
 ItemT = TypeVar("ItemT", bound=Hashable)
@@ -279,6 +280,14 @@ class WorkPool(Generic[ItemT, MessageT]):
         slack = _MESSAGE_SLACK if self.shares_workers else 0.0
         return any(now > each.deadline + slack for each in self.list_running(worker))
 
+    def receive_from(self, worker: Any) -> None:
+        """Take the messages of a worker that has some, or has ended."""
+        messages = worker.receive_messages()
+        if messages is None:
+            self.handle_end(worker)
+        for message in messages or ():
+            self.handle_message(worker, message)
+
     def handle_end(self, worker: Any, is_overdue: bool = False) -> None:
         """Repeat or record the items of a worker that ended or hangs."""
         end = WorkerEnd(self.retire_worker(worker, is_overdue), is_overdue, worker.read_log_tail())
@@ -310,10 +319,19 @@ class Engine:
         self.pools = pools
         self.jobs = jobs
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        for pool in self.pools:
+            pool.end_workers()
+
     def run(self) -> None:
         """Run until every pool is done; each of them may then get more to run."""
-        for _ in self.iterate_turns():
-            pass
+        deque(self.iterate_turns(), maxlen=0)
 
     def iterate_turns(self) -> Iterator[None]:
         """Yield after each turn of the loop, so that the caller may take results."""
@@ -331,10 +349,6 @@ class Engine:
                         pool.finish_pool()
             if stop_signals:  # in the last turn: the caller may have more to run
                 raise KeyboardInterrupt
-
-    def end(self) -> None:
-        for pool in self.pools:
-            pool.end_workers()
 
     def select_active_pools(self) -> list[WorkPool[Any, Any]]:
         """Return the pools that have begun, and the next ones while few have waiting items."""
@@ -367,21 +381,14 @@ class Engine:
 
     def _receive_messages(self, pools: list[WorkPool[Any, Any]]) -> None:
         pool_by_worker = {worker: pool for pool in pools for worker in pool.workers}
-        workers = list(pool_by_worker)
-        if not workers or all(pool.is_done for pool in pools):
+        if not pool_by_worker or all(pool.is_done for pool in pools):
             return
-        unsent = [end for worker in workers for end in worker.unsent_ends]
-        ready = wait_for_any(workers, POLL_SECONDS, unsent)
-        for worker in workers if unsent else ():
+        for worker in pool_by_worker:
             with contextlib.suppress(BrokenPipeError):  # it has ended, which its messages show
                 worker.send_rest()
-        for worker in ready:
-            pool = pool_by_worker[worker]
-            messages = worker.receive_messages()
-            if messages is None:
-                pool.handle_end(worker)
-            for message in messages or ():
-                pool.handle_message(worker, message)
+        unsent = [end for worker in pool_by_worker for end in worker.unsent_ends]
+        receive = {each: partial(pool.receive_from, each) for each, pool in pool_by_worker.items()}
+        serve_ready(receive, POLL_SECONDS, unsent)
         now = time.monotonic()
         for worker, pool in pool_by_worker.items():
             if worker in pool.workers and pool.is_overdue(worker, now):

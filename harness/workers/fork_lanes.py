@@ -25,6 +25,7 @@ import msgspec
 from harness.core import child_process, preloading, process_exit, processes
 from harness.core.files import write_atomically
 from harness.workers.function_recorder import record_functions
+from harness.workers.line_tracer import trace_chosen_files
 
 ResultT = TypeVar("ResultT", bound=msgspec.Struct)
 
@@ -97,10 +98,10 @@ def compute_in_fork(
     file = folder / RESULT_NAME
 
     def write_result() -> None:
-        with record_functions() as functions:
+        with record_functions() as functions, trace_chosen_files() as lines:
             result = compute()
         if result is not None:
-            result.functions = functions
+            result.functions, result.lines = functions, lines
             write_atomically(file, msgspec.json.encode(result))
 
     end = run_fork(folder, seconds, write_result)

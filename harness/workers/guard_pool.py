@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.core import process_exit
+from harness.core.outcomes import Outcome
 from harness.patching import attestation
-from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
+from harness.store.prove.values import RepeatMode, SideResult
 from harness.workers.engine import Assignment, ItemT, WorkerEnd, WorkPool
 from harness.workers.messages import (
     GuardsCollected,
@@ -136,7 +137,7 @@ class GuardPool(WorkPool[ItemT, GuardWorkerMessage]):
                 self.give_up("two workers do not collect the same guards")
         elif isinstance(message, TaskEnded):
             assignment = self.finish(message.serial)
-            is_lost = message.side.outcome is SideOutcome.LOST or self.lacked_memory(message.side)
+            is_lost = message.side.outcome is Outcome.LOST or self.lacked_memory(message.side)
             if not (is_lost and self.repeat_alone(assignment, message.side.headline)):
                 self.record_side(assignment, message.side)
             if message.is_device_lost:
@@ -144,7 +145,7 @@ class GuardPool(WorkPool[ItemT, GuardWorkerMessage]):
 
     def lacked_memory(self, side: SideResult) -> bool:
         """Return whether tests beside it may have filled the device, which limits no test."""
-        return side.outcome is SideOutcome.OUT_OF_MEMORY and not self.shares_workers
+        return side.outcome is Outcome.OUT_OF_MEMORY and not self.shares_workers
 
     def record_loss(self, lost: Assignment[ItemT], end: WorkerEnd) -> None:
         self.record_side(lost, self.make_lost_side(lost, end))
@@ -153,7 +154,7 @@ class GuardPool(WorkPool[ItemT, GuardWorkerMessage]):
         """Make the result of a test that ended its worker; one that ran there says how."""
         if self.shares_workers:
             headline = f"run alone, it ended its worker ({end.words}) again"
-            return SideResult("", SideOutcome.LOST, headline=headline)
+            return SideResult("", Outcome.LOST, headline=headline)
         limit = self.time_limit if end.is_overdue else None
         side = make_exit_result(process_exit.describe_exit(end.code, exceeded_seconds=limit))
         side.detail, side.way = end.log, RepeatMode.SEARCH

@@ -21,6 +21,7 @@ import pytest
 
 from harness.core import device
 from harness.core.errors import UnfixError
+from harness.core.outcomes import Outcome
 from harness.core.wording import format_count
 from harness.fixes.matching.toggle_status import ToggleState
 from harness.guards import (
@@ -35,8 +36,8 @@ from harness.guards import (
 from harness.guards.cells import GUARDED_STATUS, GuardCell, Side
 from harness.guards.sides import AttemptScope, SideAttempt, choose_side
 from harness.patching import attestation, live_engine
+from harness.patching.import_runs import RUNS
 from harness.store.prove import values
-from harness.store.prove.values import SideOutcome
 from harness.toggles import ToggleContext
 from harness.workers import device_tests, drop_references, loaded_programs
 from harness.workers.messages import (
@@ -218,7 +219,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
             return self._run_attempt(item, request.side)
         scope = repeat.make_attempt_scope(request.repeat_mode, request.blob)
         first = self._run_attempt(item, request.side, scope)
-        if not request.then_whole or first.outcome is SideOutcome.CUDA_ERROR:
+        if not request.then_whole or first.outcome is Outcome.CUDA_ERROR:
             return first
         side = self._run_attempt(item, request.side)
         side.again = [values.SideRepetition(first.outcome, first.headline, first.seconds)]
@@ -258,9 +259,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
                 side.reach = sum(side.ran.values())
                 side.overhead = max(0.0, time.monotonic() - begun - side.total_seconds)
                 drop_references.drop_test_references(self.recorder)
-                lost = side.outcome is SideOutcome.CUDA_ERROR or bool(
-                    device_tests.read_pending_error()
-                )
+                lost = side.outcome is Outcome.CUDA_ERROR or bool(device_tests.read_pending_error())
                 if not lost:
                     device_tests.release_memory()
                 self.send_message(self.make_reply(request, side, lost))
@@ -319,7 +318,8 @@ def _prepare_item(item: pytest.Item, request: TestRequest) -> bool:
     preparation = preparations.read_preparation(item)
     if preparation is not None and pytest_adapter.is_left_out(item):
         preparation = None
-    succeeded = preparation is None or preparation.try_run()
+    with RUNS.record(str(item.path)):  # what it keeps of SGLang's answers is of this side alone
+        succeeded = preparation is None or preparation.try_run()
     with (
         contextlib.suppress(Exception),  # the test itself reports it
         warnings.catch_warnings(action="ignore"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-import time
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
@@ -38,11 +38,7 @@ class LaneRunner(Generic[LaneRunT]):
 
     def execute(self, work: msgspec.Struct) -> None:
         """Run until each item has a result, or until Ctrl-C; all results are stored."""
-        begun = time.monotonic()
-        self.run.status = "stopped"
-        self.table.begin(self.run)
-        self.worker.folder.mkdir(parents=True)
-        try:
+        with self.table.record_run(self.run), self._use_folder():
             for number, result in self._iterate_results(work):
                 self.run.results.append(result)
                 self.table.save_result(self.run.id, number, result)
@@ -51,10 +47,13 @@ class LaneRunner(Generic[LaneRunT]):
                 raise UnfixError(
                     f"the worker of this {self.table.noun} ended early:\n{self.worker.read_log()}"
                 )
-            self.run.status = "finished"
+
+    @contextlib.contextmanager
+    def _use_folder(self) -> Iterator[None]:
+        self.worker.folder.mkdir(parents=True)
+        try:
+            yield
         finally:
-            self.run.seconds = time.monotonic() - begun
-            self.table.save(self.run)
             shutil.rmtree(self.worker.folder, ignore_errors=True)
 
     def _iterate_results(self, work: msgspec.Struct) -> Iterator[tuple[int, Any]]:

@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
@@ -26,10 +27,11 @@ from hypothesis import given, settings, strategies
 
 from harness.core import device, preloading, processes
 from harness.core.errors import NotReadyError, UnfixError
-from harness.core.pipes import PipeEnd, wait_for_any
+from harness.core.pipes import PipeEnd, Receivers, serve_until
 from harness.fixes.patch_plan import Direction, ToggleChoice
 from harness.guards import cells, plugin, pytest_adapter, run_item, unrunnable_guards
 from harness.patching import bootstrap, import_origins, live_engine
+from harness.patching.import_runs import EVERYBODY, RUNS
 from harness.sanitizer.triton import jit_kernels
 from harness.store.prove.values import SideResult
 from harness.workers import supervisor as supervision
@@ -39,6 +41,13 @@ from harness.workers.shared_process import SharedRun
 from harness.workers.shared_runs import STARTED, SharedRuns
 
 SettingsT = TypeVar("SettingsT", bound=WorkerSettings)
+
+
+def find_decisive_line(report: pytest.CollectReport) -> str:
+    """Return the line that says why a file cannot be collected: the last `E   …` of a traceback."""
+    lines = report.longreprtext.strip().splitlines() or [""]
+    errors = [line[1:].strip() for line in lines if line.startswith("E ")]
+    return errors[-1] if errors else lines[0]
 
 
 class WorkerSession(Generic[SettingsT]):
@@ -86,11 +95,13 @@ class WorkerSession(Generic[SettingsT]):
             manager.unregister(plugin_)
         session.config.option.tbstyle = "value"  # `run_item` makes the traceback
         if not can_fork:
+            RUNS.stop()
             gc.freeze()  # imported objects stay alive anyway
             gc.enable()
             return
         for ready in _collect_before_forks(self.items):
             ready()
+        RUNS.stop()
         if (checking := sys.modules.get("harness.checking")) is not None:
             checking.preload_checker()  # imported by suites that check kernels
         for _ in jit_kernels.iterate_loaded_kernels():
@@ -119,7 +130,7 @@ class WorkerSession(Generic[SettingsT]):
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         how = "cannot be collected" if report.failed else "skips itself as a whole"
         if not report.passed:
-            self.problems.append(f"{report.nodeid} {how}: {report.longreprtext}")
+            self.problems.append(f"{report.nodeid} {how}: {find_decisive_line(report)}")
 
     def filter_runnable(self, items: list[pytest.Item]) -> list[pytest.Item]:
         """Return the items that can run, and record the others as problems."""
@@ -164,13 +175,13 @@ class WorkerSession(Generic[SettingsT]):
         """Serve requests until the run closes its pipe."""
         # Imported C code resets it, and a message to a supervisor that has ended must raise.
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        while not self.pipe.is_peer_closed:
-            supervisors = {each.pipe: each for each in self._supervisors}
-            for pipe in wait_for_any([*supervisors, self.pipe]):
-                if pipe is self.pipe:
-                    self.accept_requests()
-                else:
-                    self._receive_from_supervisor(supervisors[pipe])
+        serve_until(lambda: self.pipe.is_peer_closed, self._list_receivers)
+
+    def _list_receivers(self) -> Receivers:
+        # The run's requests come last: passing one on may retire a supervisor.
+        receive = self._receive_from_supervisor
+        supervisors: Receivers = {each.pipe: partial(receive, each) for each in self._supervisors}
+        return {**supervisors, self.pipe: self.accept_requests}
 
     def accept_requests(self) -> None:
         """Pass each request that has arrived to a supervisor."""
@@ -361,7 +372,8 @@ def run_worker(
         ours += ["-W", "ignore::pytest.PytestAssertRewriteWarning", *pytest_arguments]
         ours += ["-p", plugin.__name__, "--continue-on-collection-errors", "--tb=native"]
         ours += ["--device", worker_settings.device, *worker_settings.pytest_arguments]
-        code = int(preloading.with_large_stack(lambda: pytest.main(ours, plugins=[worker])))
+        with RUNS.record(EVERYBODY):  # imports, hooks of a conftest, what runs before the forks
+            code = int(preloading.with_large_stack(lambda: pytest.main(ours, plugins=[worker])))
         if not hasattr(worker, "items"):
             problems = worker.problems or [f"pytest ended with {pytest.ExitCode(code).name}"]
             worker.send_message(

@@ -30,7 +30,7 @@ import msgspec
 
 from harness.core import process_exit, processes
 from harness.core.child_process import ProcessHandle
-from harness.core.pipes import PipeEnd, Waitable, wait_for_any
+from harness.core.pipes import PipeEnd, Receivers, serve_until
 from harness.guards.run_item import PhaseRecorder
 from harness.patching import bootstrap, live_engine
 from harness.store.prove.values import SideResult
@@ -200,19 +200,17 @@ class SharedProcess:
         """
         assert self._process is not None
         assert self._pipe is not None
-        ends_at = time.monotonic() + seconds
-        while True:
-            sources: list[Waitable] = [self._process]
-            if not self._pipe.is_peer_closed:
-                sources.append(self._pipe)
-            ready = wait_for_any(sources, ends_at - time.monotonic())
-            if self._pipe in ready:
-                for line in self._pipe.receive_lines():
-                    self._message = msgspec.json.decode(line, type=SharedProcessMessage)
-            if self._message is not None or self._process in ready:
-                return True
-            if not ready:
-                return False
+        process, pipe, ends = self._process, self._pipe, list[None]()
+
+        def receive_message() -> None:
+            for line in pipe.receive_lines():
+                self._message = msgspec.json.decode(line, type=SharedProcessMessage)
+
+        def list_receivers() -> Receivers:
+            end: Receivers = {process: lambda: ends.append(None)}
+            return end if pipe.is_peer_closed else {**end, pipe: receive_message}
+
+        return serve_until(lambda: bool(ends or self._message), list_receivers, seconds)
 
     def send_signal(self, signal_number: int) -> None:
         assert self._process is not None

@@ -32,10 +32,11 @@ import msgspec
 from harness.core import child_process, paths, process_exit, processes
 from harness.core.child_process import ProcessHandle
 from harness.core.files import write_atomically
+from harness.core.outcomes import Outcome
 from harness.core.pipes import PipeEnd
 from harness.core.process_exit import ProcessExit
 from harness.patching import attestation, bootstrap, live_engine
-from harness.store.prove.values import SideOutcome, SideResult
+from harness.store.prove.values import SideResult
 from harness.workers.messages import TestRequest
 from harness.workers.run_folder import RunFolder
 
@@ -91,15 +92,15 @@ def fork_supervisor(serve: Callable[[PipeEnd], None]) -> Supervisor:
 def make_lost_result(exit_description: str) -> SideResult:
     """Make the result of a test whose supervisor ended."""
     headline = f"the test's supervisor ended: {exit_description}"
-    return SideResult("", SideOutcome.LOST, headline=headline)
+    return SideResult("", Outcome.LOST, headline=headline)
 
 
 def make_exit_result(ended: ProcessExit) -> SideResult:
     """Make the result of a test whose process ended without one."""
-    if ended.kind in (process_exit.ExitKind.SUCCESS, process_exit.ExitKind.EXITED):
+    if ended.kind in (Outcome.PASSED, Outcome.EXITED):
         headline = f"it ended its process with {ended.words}"
-        return SideResult("", SideOutcome.EXITED, headline=headline)
-    return SideResult("", SideOutcome(ended.kind.value), headline=ended.words)
+        return SideResult("", Outcome.EXITED, headline=headline)
+    return SideResult("", ended.kind, headline=ended.words)
 
 
 class RunningTest(Protocol):
@@ -161,7 +162,7 @@ def supervise_test(
         result = None
     if result is None or code or exceeded:
         if code == INTERNAL_FAILURE_EXIT_CODE and not exceeded:
-            result = SideResult("", SideOutcome.ERROR, headline=NO_RESULT_HEADLINE)
+            result = SideResult("", Outcome.ERROR, headline=NO_RESULT_HEADLINE)
         else:
             was_oom_kill = processes.count_oom_kills() > oom_kills
             ended = process_exit.describe_exit(code, killed_by_kernel=was_oom_kill, **exceeded)
@@ -174,7 +175,7 @@ def supervise_test(
     }
     result.reach = sum(result.ran.values())
     result.left = leftover_count
-    if result.outcome in (SideOutcome.PASSED, SideOutcome.NA):
+    if result.outcome in (Outcome.PASSED, Outcome.NA):
         result.output = ""
     elif result.detail:
         result.output = output

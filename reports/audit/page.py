@@ -10,65 +10,64 @@ from harness.runs.audit.findings import AuditFinding
 from harness.runs.audit.release_audit import ReleaseAudit
 from reports.audit import view
 from reports.shared import html_file
-from reports.shared.html_file import PageHead
+from reports.shared.formatting import link_source
 
 STYLES = ("shared/bars.css", "audit/page.css")
 MAX_FINDINGS = 400  # findings with their code
-_WIDTH, _HEIGHT, _LEFT, _FOOT = 460, 190, 58, 30  # of a plot
-_BITS = {"int8": 7, "int16": 15, "int32": 31}
+_WIDTH, _LEFT, _ROW = 520, 200, 26  # of a plot
 
 
 def render_page(audit: ReleaseAudit, commit: str) -> str:
-    values = {"found": audit, "view": view, "plot": _draw_threshold, "most": MAX_FINDINGS}
+    values = {
+        "found": audit,
+        "view": view,
+        "plot": _draw_threshold,
+        "most": MAX_FINDINGS,
+        "link_source": link_source,
+    }
     return html_file.render_template(
-        "audit/page.html.j2",
-        values,
-        head=PageHead.make([f"SGLang {audit.release}"], [commit]),
-        styles=STYLES,
+        "audit/page.html.j2", values, [f"SGLang {audit.release}"], [commit], styles=STYLES
     )
 
 
 def _draw_threshold(finding: AuditFinding) -> Markup:
-    """Plot a threshold over the rows and their distance, on logarithmic axes.
+    """Plot from where on each model's launch overflows, on a logarithmic axis up to the limit."""
+    models: dict[int, list[str]] = {}
+    for reach in finding.reaches if view.name_model(finding) else ():
+        if reach.threshold:
+            models.setdefault(reach.threshold, []).append(reach.model)
+    rows = [
+        (threshold, names[0] if len(names) == 1 else f"{names[0]}, {len(names) - 1} more")
+        for threshold, names in sorted(models.items())
+    ] or [(finding.threshold, "any model")]
+    low = 10 ** max(0, int(log10(rows[0][0])) - 1)
+    high = max(finding.largest, rows[-1][0] * 2, low * 10)
 
-    Above the line the index overflows. A dot is a model's own shape.
-    """
-    holds = 2 ** _BITS.get(finding.element, 31)
-    dots = [(holds / reach.threshold, reach) for reach in finding.reaches if reach.threshold]
-    at = holds / finding.threshold
-    xs = [max(1.0, x) for x, _ in dots] + [max(1.0, at)]
-    low_x, high_x = min(xs) / 4, max(xs) * 4
-    low_y, high_y = holds / high_x, max(holds / low_x, finding.largest * 2)
+    def place(count: float) -> float:
+        return _LEFT + (_WIDTH - _LEFT - 12) * log10(count / low) / log10(high / low)
 
-    def place(x: float, y: float) -> tuple[float, float]:
-        right = (log10(x) - log10(low_x)) / (log10(high_x) - log10(low_x))
-        up = (log10(y) - log10(low_y)) / (log10(high_y) - log10(low_y))
-        return _LEFT + right * (_WIDTH - _LEFT - 8), _HEIGHT - _FOOT - up * (_HEIGHT - _FOOT - 8)
-
-    x1, y1 = place(low_x, holds / low_x)
-    x2, y2 = place(high_x, holds / high_x)
-    _, limit = place(low_x, finding.largest)
-    parts = [
-        f'<path class="area" d="M{x1:.0f} {y1:.0f}L{x2:.0f} {y2:.0f}V8H{x1:.0f}Z"/>',
-        f'<path class="edge" d="M{x1:.0f} {y1:.0f}L{x2:.0f} {y2:.0f}"/>',
-        f'<path class="limit" d="M{_LEFT} {limit:.0f}H{_WIDTH - 8}"/>',
-        f'<text x="{_LEFT + 4}" y="{limit - 4:.0f}">limit {finding.largest:,}</text>',
-        f'<text x="{_LEFT}" y="{_HEIGHT - 4}">numbers from one to the next, {low_x:,.0f} to '
-        f"{high_x:,.0f}</text>",
-        f'<text transform="translate(12 {_HEIGHT - _FOOT}) rotate(-90)">'
-        f"{escape(finding.quantity)}</text>",
+    right, parts = place(high), []
+    for number, (threshold, model) in enumerate(rows):
+        top, start = number * _ROW + 4, place(threshold)
+        at_left = start > (_LEFT + right) / 2  # of the bar's beginning, where there is room
+        parts += [
+            f'<text x="{_LEFT - 8}" y="{top + 14}" text-anchor="end">{escape(model)}</text>',
+            f'<rect x="{_LEFT}" y="{top}" width="{start - _LEFT:.0f}" height="{_ROW - 6}"/>',
+            f'<rect class="over" x="{start:.0f}" y="{top}" width="{right - start:.0f}" '
+            f'height="{_ROW - 6}"/>',
+            f'<text class="from" x="{start + (-6 if at_left else 6):.0f}" y="{top + 14}" '
+            f'text-anchor="{"end" if at_left else "start"}">{threshold:,}</text>',
+        ]
+    foot = len(rows) * _ROW + 16
+    ticks = [10**power for power in range(20) if low <= 10**power < high / 3]
+    parts += [
+        f'<text x="{place(tick):.0f}" y="{foot}" text-anchor="middle">{tick:,}</text>'
+        for tick in ticks[:: 1 + len(ticks) // 5]
     ]
-    seen: set[int] = set()
-    for x, reach in dots:
-        cx, cy = place(max(1.0, x), reach.threshold)
-        parts.append(f'<circle cx="{cx:.0f}" cy="{cy:.0f}" r="4"><title>{escape(reach.model)}: '
-                     f"from {reach.threshold:,} on</title></circle>")  # fmt: skip
-        if reach.threshold not in seen:
-            seen.add(reach.threshold)
-            parts.append(f'<text class="dot" x="{cx + 6:.0f}" y="{cy - 4:.0f}">'
-                         f"{reach.threshold:,}</text>")  # fmt: skip
-    label = f"from how many {finding.quantity} on it overflows, over the distance of two"
+    words = f"{finding.quantity}, up to the limit {finding.largest:,}"
+    parts.append(f'<text x="{right:.0f}" y="{foot + 16}" text-anchor="end">{escape(words)}</text>')
+    label = f"from how many {finding.quantity} on it overflows, for each model"
     return Markup(
-        f'<svg class="plot" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'<svg class="plot" viewBox="0 0 {_WIDTH} {foot + 22}" role="img" '
         f'aria-label="{escape(label)}">{"".join(parts)}</svg>'
     )

@@ -63,7 +63,9 @@ def print_run(
                 ),
                 to_plain_text(f"{finding.kind} {finding.condition}\n{finding.arithmetic}"),
                 to_plain_text(
-                    "\n".join(filter(None, (finding.model or "the limits", finding.setting)))
+                    "\n".join(
+                        filter(None, (view.name_model(finding) or "the limits", finding.setting))
+                    )
                 ),
                 to_plain_text(finding.confirmed, "green" if finding.is_confirmed else "yellow"),
             ]

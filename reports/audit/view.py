@@ -7,25 +7,34 @@ import functools
 import linecache
 import zipfile
 
+from harness.core.outcomes import Verdict
 from harness.core.wording import format_count
 from harness.runs.audit.deployment_ranks import DeploymentFinding
-from harness.runs.audit.findings import AuditFinding, FindingKind, KernelVerdict
+from harness.runs.audit.findings import AuditFinding, FindingKind
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.store.rehearse.values import FindingRank
 from reports.shared.tables import ReportTable, TableCell, TableRows, make_code_cell
 
 VERDICT_TONES = {
-    KernelVerdict.SAFE: "good",
-    KernelVerdict.OVERFLOWS: "broken",
-    KernelVerdict.OVERRUNS: "broken",
-    KernelVerdict.UNKNOWN: "bug",
+    Verdict.SAFE: "good",
+    Verdict.OVERFLOWS: "broken",
+    Verdict.OVERRUNS: "broken",
+    Verdict.CANNOT_TELL: "bug",
 }
 
 
 def make_kernel_table(audit: ReleaseAudit) -> ReportTable:
+    numbers: dict[tuple[str, str], int] = {}  # of each kernel's first finding
+    for number, finding in enumerate(audit.possible, 1):
+        numbers.setdefault((finding.module, finding.kernel), number)
     rows: TableRows = [
         [
-            make_code_cell(kernel.kernel),
+            make_code_cell(
+                kernel.kernel,
+                f"#finding-{numbers[kernel.module, kernel.kernel]}"
+                if (kernel.module, kernel.kernel) in numbers
+                else "",
+            ),
             make_code_cell(kernel.module),
             TableCell(kernel.verdict, VERDICT_TONES[kernel.verdict]),
             "; ".join(kernel.reasons),
@@ -107,6 +116,11 @@ def describe_location(finding: AuditFinding) -> str:
     return f"{shorten_path(finding.file)}:{finding.line}"
 
 
+def name_model(finding: AuditFinding) -> str:
+    """Name the model whose shape overflows; '' for a kernel that no language model launches."""
+    return "" if "/diffusion/" in finding.file else finding.model
+
+
 def describe_affected_models(finding: AuditFinding) -> list[str]:
     """Describe the models that reach the threshold, with the server setting that lets them."""
     by = f" ({finding.setting})" if finding.setting else ""
@@ -117,7 +131,7 @@ def describe_affected_models(finding: AuditFinding) -> list[str]:
     return [
         f"{reach.model}: {when.format(finding.quantity, reach.threshold)}{by}"
         for reach in finding.reaches
-        if reach.threshold
+        if reach.threshold and name_model(finding)
     ]
 
 
@@ -131,7 +145,7 @@ def count_unknown_reasons(audit: ReleaseAudit) -> list[tuple[str, int]]:
     """Count the reasons of kernels with an unknown verdict, the most frequent first."""
     counts: dict[str, int] = {}
     for kernel in audit.kernels:
-        if kernel.verdict is KernelVerdict.UNKNOWN:
+        if kernel.verdict is Verdict.CANNOT_TELL:
             for reason in kernel.reasons[:1]:
                 counts[reason] = counts.get(reason, 0) + 1
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

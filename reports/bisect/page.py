@@ -5,22 +5,26 @@ from __future__ import annotations
 from harness.store.bisect.values import BisectSearch
 from reports.bisect import view
 from reports.shared import html_file
-from reports.shared.html_file import PageHead
 
 STYLES = ("shared/panel.css", "shared/runs.css")
 MAX_ROWS = 400  # runs of one set, as of a flaky symptom, share a row
 
 
 def render_page(search: BisectSearch) -> str:
+    search_view = view.make_view(search)
     values = {
-        "report": view.make_view(search),
+        "report": search_view,
+        "answer": view.describe_search(search_view),
         "search": search,
         "glyphs": view.GLYPHS,
         "tones": view.TONES,
         "why": view.PURPOSES,
         "most": MAX_ROWS,
     }
-    head = PageHead.make(
-        [search.kind, " ".join(search.symptom_command)], [search.machine.get("unfix", "")]
+    return html_file.render_template(
+        "bisect/page.html.j2",
+        values,
+        [search.kind, " ".join(search.symptom_command)],
+        [search.machine.get("unfix", "")],
+        styles=STYLES,
     )
-    return html_file.render_template("bisect/page.html.j2", values, head=head, styles=STYLES)

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.store.bisect.values import BisectAnswer, BisectSearch, BisectTrial, ToggleSearch
+from harness.core.outcomes import Verdict
+from harness.core.wording import format_count
+from harness.store.bisect.values import ANSWERS, BisectSearch, BisectTrial, ToggleSearch
 from harness.store.prove.values import ToggleFacts
 
 GLYPHS = {
-    BisectAnswer.PASSES: "✓",
-    BisectAnswer.FAILS: "✕",
-    BisectAnswer.CANNOT_TELL: "?",
+    Verdict.PASSES: "✓",
+    Verdict.FAILS: "✕",
+    Verdict.CANNOT_TELL: "?",
     None: "~",
 }
 TONES = {
-    BisectAnswer.PASSES: "good",
-    BisectAnswer.FAILS: "broken",
-    BisectAnswer.CANNOT_TELL: "unreached",
+    Verdict.PASSES: "good",
+    Verdict.FAILS: "broken",
+    Verdict.CANNOT_TELL: "unreached",
     None: "toothless",
 }
 DIRECTION_VERBS = {"revert": "reverts it in", "enable": "applies it to"}
+MAX_COLUMNS = 12  # toggles of a set that is small
 PURPOSES = {
     "base": "nothing toggled",
     "search": "search",
@@ -42,15 +45,15 @@ class SearchRow:
         return self.trials[0]
 
     @property
-    def answer_counts(self) -> dict[BisectAnswer, int]:
+    def answer_counts(self) -> dict[Verdict, int]:
         return {
             answer: count
-            for answer in BisectAnswer
+            for answer in ANSWERS
             if (count := sum(trial.answer is answer for trial in self.trials))
         }
 
     @property
-    def answer(self) -> BisectAnswer | None:
+    def answer(self) -> Verdict | None:
         """The answer of all the runs; None if they disagree."""
         return self.first_trial.answer if len(self.answer_counts) == 1 else None
 
@@ -70,6 +73,22 @@ class SearchPartView:
     part: ToggleSearch
     rows: list[SearchRow]
     culprits: frozenset[str]
+
+    @property
+    def suspects(self) -> frozenset[str]:
+        """The culprits, or the smallest set so far whose run shows the symptom."""
+        shows = Verdict.FAILS if self.part.direction == "revert" else Verdict.PASSES
+        shown = (row.toggles for row in self.rows if row.toggles and row.answer is shows)
+        return self.culprits or min(shown, key=len, default=frozenset(self.part.toggles))
+
+    @property
+    def columns(self) -> list[str]:
+        """The toggles with a column: of many, those that a small set of some run had."""
+        toggles = self.part.toggles
+        small = (row.toggles for row in self.rows if len(row.toggles) <= MAX_COLUMNS)
+        kept = self.culprits.union(*small)
+        few = [name for name in toggles if name in kept]
+        return few if few and len(toggles) > MAX_COLUMNS else toggles
 
     @property
     def title(self) -> str:
@@ -121,6 +140,23 @@ def make_view(search: BisectSearch) -> SearchView:
         if name in facts
     }
     return SearchView(search, parts, _list_stops(search), list(culprits_by_name.values()))
+
+
+def describe_search(search_view: SearchView) -> str:
+    """Describe the outcome in a sentence; of a search that was stopped, what it had found."""
+    search = search_view.search
+    if search.status == "finished" or not search_view.parts:
+        return search.summary
+    found = []
+    for part in search_view.parts:
+        names = sorted(part.suspects)
+        some = f": {', '.join(names)}" if len(names) <= MAX_COLUMNS else ""
+        among = "the culprits are" if part.culprits else "what shows the symptom is among"
+        found.append(
+            f"{among} {format_count(len(names), 'toggle')} on SGLang {part.part.where}{some}"
+        )
+    runs = format_count(len(search.trials), "run")
+    return f"{search.status.capitalize()} after {runs}; {'; '.join(found)}"
 
 
 def group_trials(trials: list[BisectTrial]) -> list[SearchRow]:

@@ -97,7 +97,7 @@ def make_divergence_chart(eval_view: EvalView) -> DivergenceChart:
         bars.append(
             EvalBar(
                 formatting.to_single_line(comparison.candidate),
-                "good" if comparison.verdict.is_acceptable else bad_tone,
+                "good" if comparison.verdict.is_good else bad_tone,
                 place(comparison.divergence or 0.0),
                 f"{view.format_number(comparison.divergence)}, {row.mark.word}",
                 noise_percent=None if comparison.noise is None else place(comparison.noise),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from harness.store.eval.values import Evaluation
 from reports.eval import answer_differences, charts, view
 from reports.shared import html_file
-from reports.shared.html_file import PageHead
 
 STYLES = ("shared/runs.css", "shared/bars.css")
 MAX_PROBLEMS = 12
@@ -27,8 +26,10 @@ def render_page(evaluation: Evaluation) -> str:
         "differing": list(zip(differing, items, strict=True)),
         "problems": MAX_PROBLEMS,
     }
-    head = PageHead.make(
+    return html_file.render_template(
+        "eval/page.html.j2",
+        values,
         [evaluation.name, *(served.release for served in evaluation.served), evaluation.device],
         [evaluation.machine.get("unfix", "")],
+        styles=STYLES,
     )
-    return html_file.render_template("eval/page.html.j2", values, head=head, styles=STYLES)

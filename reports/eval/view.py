@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.core.outcomes import Verdict
 from harness.core.wording import format_duration
 from harness.store.eval.values import (
     ComparisonResult,
-    ComparisonVerdict,
     Evaluation,
     ItemAnswer,
     PlantedFault,
@@ -23,7 +23,7 @@ from reports.shared.marks import ReportMark, format_counts, make_marks
 from reports.shared.stand_ins import describe_run_stand_ins
 
 JUDGEMENT_MARKS = {
-    ComparisonVerdict(word): mark
+    Verdict(word): mark
     for word, mark in make_marks("""
         same        | ok    | ✓ | good      | A change of the tolerance is excluded.
         improved    | up    | ↑ | fix       | More was gained than lost.
@@ -32,8 +32,8 @@ JUDGEMENT_MARKS = {
         regressed   | down  | ↓ | broken    | More was lost than gained.
         differs     | dif   | ≠ | broken    | A token differs, and not by noise.
         drifts      | drift | ~ | toothless | Logprobs differ by more than the noise.
-        cannot-tell | ?     | ? | unreached | The items cannot decide.
-        failed      | fail  | ✖ | death     | One of the two was not served.
+        cannot tell | ?     | ? | unreached | The items cannot decide.
+        fails       | fail  | ✖ | death     | One of the two was not served.
         hang        | hang  | ∞ | death     | The server was alive and no longer answered.
         n/a         | n/a   | - | quiet     | This does not apply here.
     """).items()
@@ -228,7 +228,7 @@ class EvalView:
         if not self.green:
             several = f"{len(self.problems)} problems are unresolved."
             return self.problems[0] if len(self.problems) == 1 else several
-        not_applicable = JUDGEMENT_MARKS[ComparisonVerdict.NA]
+        not_applicable = JUDGEMENT_MARKS[Verdict.NA]
         count = sum(number for mark, number in self.counts if mark is not not_applicable)
         text = f"{count} comparisons, and nothing beyond chance and noise."
         return f"{text} {self.caught_summary}." if self.faults else text
@@ -309,7 +309,7 @@ def make_view(evaluation: Evaluation) -> EvalView:
         ],
         comparisons=rows,
         faults=[FaultRow(fault, _choose_fault_mark(fault)) for fault in evaluation.faults],
-        counts=[(JUDGEMENT_MARKS[v], counts[v]) for v in ComparisonVerdict if counts[v]],
+        counts=[(JUDGEMENT_MARKS[v], counts[v]) for v in JUDGEMENT_MARKS if counts[v]],
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from harness.store.fuzz.values import FuzzRun
 from reports.fuzz import view
 from reports.shared import html_file
-from reports.shared.html_file import PageHead
 
 STYLES = ("shared/panel.css",)
 
@@ -13,6 +12,7 @@ STYLES = ("shared/panel.css",)
 def render_page(run: FuzzRun) -> str:
     releases = dict.fromkeys(f"SGLang {test.release}" for test in run.tests)
     toggled = [f"{direction} {name}" for name, direction in run.under]
-    head = PageHead.make([*releases, *toggled, run.device], [run.commit])
     values = {"run": run, "view": view}
-    return html_file.render_template("fuzz/page.html.j2", values, head=head, styles=STYLES)
+    return html_file.render_template(
+        "fuzz/page.html.j2", values, [*releases, *toggled, run.device], [run.commit], styles=STYLES
+    )

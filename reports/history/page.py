@@ -7,7 +7,6 @@ from harness.runs.history.values import NightHistory, TimelineState
 from reports.history import charts, view
 from reports.history.view import SILENT_MARK, STATE_MARKS, HistoryView
 from reports.shared import html_file
-from reports.shared.html_file import PageHead
 
 STYLES = ("shared/runs.css", "shared/bars.css", "history/page.css")
 
@@ -30,6 +29,7 @@ def render_page(history: NightHistory, prices: ResourcePrices, commit: str) -> s
     return html_file.render_template(
         "history/page.html.j2",
         values,
-        head=PageHead.make([f"{history_view.days[0]} to {history_view.days[-1]}"], [commit]),
+        [f"{history_view.days[0]} to {history_view.days[-1]}"],
+        [commit],
         styles=STYLES,
     )

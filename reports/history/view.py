@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.core.outcomes import Verdict
 from harness.core.wording import format_count, format_duration
 from harness.runs.history.resource_prices import SECONDS_PER_HOUR, ResourcePrices
 from harness.runs.history.timelines import list_night_states
-from harness.runs.history.values import (
-    NightHistory,
-    ObservationOutcome,
-    RunVersions,
-    Timeline,
-    TimelineState,
-)
+from harness.runs.history.values import NightHistory, RunVersions, Timeline, TimelineState
 from reports.shared.formatting import to_single_line
 from reports.shared.marks import ReportMark, make_marks
 
@@ -204,11 +199,7 @@ def make_night_marks(line: Timeline, nights: int) -> list[ReportMark | None]:
 
 
 def describe_last_failure(line: Timeline) -> str:
-    failures = (
-        ObservationOutcome.FAILED,
-        ObservationOutcome.FLAKY,
-        ObservationOutcome.KNOWN_BUG,
-    )
+    failures = (Verdict.FAILS, Verdict.FLAKY, Verdict.HAS_BUG)
     points = (point for point in reversed(line.points) if point.outcome in failures)
     return to_single_line(next((point.main_observation.message for point in points), ""), 200)
 

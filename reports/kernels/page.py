@@ -5,13 +5,10 @@ from __future__ import annotations
 from harness.runs.kernels.values import KernelInventory
 from reports.kernels import view
 from reports.shared import html_file
-from reports.shared.html_file import PageHead
 
 
 def render_page(inventory: KernelInventory, commit: str) -> str:
     values = {"inventory": inventory, "view": view}
     return html_file.render_template(
-        "kernels/page.html.j2",
-        values,
-        head=PageHead.make([f"SGLang {inventory.release}"], [commit]),
+        "kernels/page.html.j2", values, [f"SGLang {inventory.release}"], [commit]
     )

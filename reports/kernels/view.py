@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.runs.kernels.values import KernelInventory, KernelKind, ListedKernel
+from reports.shared.formatting import link_source
 from reports.shared.tables import ReportTable, TableCell, TableRows, make_code_cell, make_quiet_cell
 
 _KIND_WORDS = {KernelKind.TRITON: "Triton", KernelKind.CUDA: "CUDA C++"}
@@ -129,7 +130,11 @@ def make_kernel_table(inventory: KernelInventory) -> ReportTable:
     rows: TableRows = [
         [
             make_code_cell(kernel.name),
-            make_quiet_cell(f"{kernel.file}:{kernel.line}"),
+            TableCell(
+                f"{kernel.file}:{kernel.line}",
+                "quiet",
+                link=link_source(inventory.release, kernel.file, kernel.line),
+            ),
             describe_lines([kernel]),
             make_quiet_cell(describe_unreached_lines(kernel)),
             list_launchers(kernel) or f"{kernel.obstacle}: {describe_way(kernel)}",

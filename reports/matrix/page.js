@@ -91,7 +91,7 @@ function fill(details, those) {
 function group(name, those) {
   const counts = new Map();
   for (const cell of those) counts.set(cell.mark, (counts.get(cell.mark) || 0) + 1);
-  const order = ["green", ...index.words.filter((word) => word !== "green")].filter((word) => counts.has(word));
+  const order = ["passed", ...index.words.filter((word) => word !== "passed")].filter((word) => counts.has(word));
   const stack = make("span", { class: "stack", "aria-hidden": "true" });
   for (const word of order) {
     const part = make("span", { class: `tone-${toneOf(word)}` });
@@ -111,8 +111,8 @@ function showGroups() {
     if (!groups.has(name)) groups.set(name, []);
     groups.get(name).push(cell);
   }
-  const green = (those) => those.filter((cell) => cell.mark === "green").length / those.length;
-  const sorted = [...groups].sort(([, one], [, other]) => green(one) - green(other));
+  const passed = (those) => those.filter((cell) => cell.mark === "passed").length / those.length;
+  const sorted = [...groups].sort(([, one], [, other]) => passed(one) - passed(other));
   byId("groups").replaceChildren(...sorted.map(([name, those]) => group(name, those)));
 }
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.store.matrix.values import AttemptOutcome, MatrixCellResult, MatrixRun
+from harness.core.outcomes import Outcome
+from harness.store.matrix.values import MatrixCellResult, MatrixRun
 from reports.matrix import view
 from reports.matrix.view import OUTCOME_MARKS, MatrixView
 from reports.shared import html_file
 from reports.shared.formatting import to_single_line
-from reports.shared.html_file import PageHead, embed_json
+from reports.shared.html_file import embed_json
 
 STYLES = ("shared/runs.css", "shared/bars.css", "matrix/page.css")
 SCRIPTS = ("shared/dom.js", "matrix/page.js")
@@ -30,12 +31,13 @@ def render_page(run: MatrixRun) -> str:
         "values": MAX_VALUES,
         "index": embed_json(make_index(matrix_view)),
     }
-    head = PageHead.make(
+    return html_file.render_template(
+        "matrix/page.html.j2",
+        values,
         [run.name, f"SGLang {sglang}" if (sglang := run.machine.get("sglang")) else ""],
         [run.commit],
-    )
-    return html_file.render_template(
-        "matrix/page.html.j2", values, head=head, styles=STYLES, scripts=SCRIPTS
+        styles=STYLES,
+        scripts=SCRIPTS,
     )
 
 
@@ -44,7 +46,7 @@ def make_index(matrix_view: MatrixView) -> dict[str, Any]:
     run = matrix_view.run
     axes: dict[str, dict[str, int]] = {}
     marks = {word: place for place, word in enumerate(OUTCOME_MARKS)}
-    green = [cell for cell in run.cells if cell.outcome is AttemptOutcome.GREEN]
+    green = [cell for cell in run.cells if cell.outcome is Outcome.PASSED]
     rows = [_make_row(cell, axes, marks) for cell in [*matrix_view.failures, *green]]
     return {
         "families": [],

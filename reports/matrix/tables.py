@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.store.matrix.values import AttemptOutcome
+from harness.core.outcomes import Outcome
 from reports.matrix import view
 from reports.matrix.view import MatrixView
 from reports.shared.formatting import to_single_line
@@ -18,22 +18,20 @@ def make_share_table(matrix_view: MatrixView) -> ReportTable:
     for axis in matrix_view.axes if matrix_view.failures else ():
         for place, share in enumerate(axis.shares[:MAX_VALUES]):
             failed = [
-                f"{count} {word}"
-                for word, count in share.counts.items()
-                if word != AttemptOutcome.GREEN
+                f"{count} {word}" for word, count in share.counts.items() if word != Outcome.PASSED
             ]
-            green = f"{share.fraction_text} ({share.percent:.0f}%)"
+            passed = f"{share.fraction_text} ({share.percent:.0f}%)"
             rows.append(
                 [
                     "" if place else to_single_line(axis.name, 30),
                     make_code_cell(to_single_line(share.value, 40)),
-                    TableCell(green, "" if failed else "good"),
+                    TableCell(passed, "" if failed else "good"),
                     make_quiet_cell(", ".join(failed)),
                 ]
             )
         if len(axis.shares) > MAX_VALUES:
             rows.append(["", f"and {len(axis.shares) - MAX_VALUES} more", "", ""])
-    return ReportTable("By value", ("axis", "value", "green", "other outcomes"), rows)
+    return ReportTable("By value", ("axis", "value", "passed", "other outcomes"), rows)
 
 
 def make_flaky_table(matrix_view: MatrixView) -> ReportTable:

@@ -7,28 +7,27 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from harness.core.outcomes import Outcome
 from harness.core.wording import format_count, format_duration
-from harness.store.matrix.values import (
-    MISSING,
-    AttemptOutcome,
-    MatrixCellResult,
-    MatrixRun,
-    sort_failures,
-)
+from harness.store.matrix.values import WORST_FIRST, MatrixCellResult, MatrixRun, sort_failures
 from reports.shared import formatting
 from reports.shared.formatting import shorten_text, to_single_line
 from reports.shared.marks import ReportMark, make_marks
 
 OUTCOME_MARKS = make_marks("""
-    crash     | CRA | ✖ | death     | A signal ended its process.
+    segfault  | SEG | ✖ | death     | A segmentation fault ended it.
+    abort     | ABR | ✖ | death     | It aborted its process.
+    signal    | SIG | ✖ | death     | Another signal ended it.
     hang      | HNG | ∞ | death     | It ran past its limit, and was killed.
-    red       | RED | ✕ | broken    | It ended with 1: a verdict failed.
+    out-of-memory | OOM | ▣ | death | The kernel killed it for lack of memory.
+    cuda-error| CUD | ✖ | death     | It ended in an error of CUDA.
+    failed    | ✕   | ✕ | broken    | It ended with 1: a verdict failed.
     error     | ERR | ! | broken    | It ended with 2, or with an unknown exit code.
     flaky     | FLK | ≈ | toothless | It failed, and passed when it was run again.
     lost      | LST | ? | unreached | Its machine died in each attempt.
     not-ready | NRD | ○ | stale     | It ended with 3, or no machine could run it.
     missing   | ??? | … | missing   | The run ended before it did.
-    green     | ok  | ✓ | good      | It ended with 0, in the first attempt that was not lost.
+    passed    | ok  | ✓ | good      | It ended with 0, in the first attempt that was not lost.
 """)
 MAX_SLOWEST = 12
 TAIL_LINES = 12
@@ -47,28 +46,28 @@ class AxisValueShare:
         return sum(self.counts.values())
 
     @property
-    def green_count(self) -> int:
-        return self.counts.get(AttemptOutcome.GREEN, 0)
+    def passed_count(self) -> int:
+        return self.counts.get(Outcome.PASSED, 0)
 
     @property
     def percent(self) -> float:
-        return 100 * self.green_count / self.cell_count
+        return 100 * self.passed_count / self.cell_count
 
     @property
     def fraction_text(self) -> str:
-        return f"{self.green_count}/{self.cell_count}"
+        return f"{self.passed_count}/{self.cell_count}"
 
 
 @dataclass(frozen=True)
 class MatrixAxis:
     name: str
-    shares: list[AxisValueShare]  # the least green first
+    shares: list[AxisValueShare]  # the one with the fewest passed cells first
 
 
 @dataclass(frozen=True)
 class MatrixView:
     run: MatrixRun
-    counts: list[tuple[ReportMark, int]]  # green first, then from the worst to the mildest
+    counts: list[tuple[ReportMark, int]]  # passed first, then from the worst to the mildest
     failures: list[MatrixCellResult]
     axes: list[MatrixAxis]  # the axis whose values differ most first
     slowest: list[MatrixCellResult]
@@ -115,7 +114,7 @@ class MatrixView:
 
 def make_view(run: MatrixRun) -> MatrixView:
     counts = run.counts
-    order = ["green", *(word for word in OUTCOME_MARKS if word != "green")]
+    order = ["passed", *(word for word in OUTCOME_MARKS if word != "passed")]
     timed = sorted(
         (cell for cell in run.cells if cell.seconds), key=lambda timed_cell: -timed_cell.seconds
     )
@@ -126,7 +125,7 @@ def make_view(run: MatrixRun) -> MatrixView:
         axes=_make_axes(run),
         slowest=timed[:MAX_SLOWEST],
         rerun_count=sum(
-            bool(cell.lost_attempt_count) and cell.outcome_word != AttemptOutcome.LOST
+            bool(cell.lost_attempt_count) and cell.outcome_word != Outcome.LOST
             for cell in run.cells
         ),
     )
@@ -171,9 +170,7 @@ def describe_attempts(cell: MatrixCellResult) -> str:
 def choose_output(cell: MatrixCellResult) -> str:
     """Choose the end of the log of the last attempt that failed."""
     failed = (
-        attempt
-        for attempt in reversed(cell.attempts)
-        if attempt.outcome is not AttemptOutcome.GREEN
+        attempt for attempt in reversed(cell.attempts) if attempt.outcome is not Outcome.PASSED
     )
     return next((attempt.output for attempt in failed if attempt.output), "")
 
@@ -199,11 +196,11 @@ def format_command(cell: MatrixCellResult) -> str:
 
 
 def list_flaky_cells(cells: Iterable[MatrixCellResult]) -> list[MatrixCellResult]:
-    return [cell for cell in cells if cell.outcome is AttemptOutcome.FLAKY]
+    return [cell for cell in cells if cell.outcome is Outcome.FLAKY]
 
 
 def format_time_taken(cell: MatrixCellResult) -> str:
     return format_duration(cell.seconds) if cell.seconds else ""
 
 
-assert set(OUTCOME_MARKS) == {*AttemptOutcome, MISSING}
+assert set(OUTCOME_MARKS) == {*WORST_FIRST}

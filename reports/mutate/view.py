@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.core.wording import format_duration
+from harness.core.outcomes import Verdict
+from harness.core.wording import format_count, format_duration
 from harness.store.mutate.values import (
     NO_EVIDENCE_OUTCOMES,
     REACHED_OUTCOMES,
-    FaultOutcome,
     FaultResult,
     MutationRun,
     TargetCode,
@@ -26,7 +26,7 @@ FATE_MARKS = make_marks("""
     survived      | SUR | ○ | toothless | Its code ran, and no guard detected it.
     refused       | REF | ∅ | toothless | A checker, a stand-in or a fixture could not follow it.
     hang          | HAN | ∞ | toothless | A guard did not end, twice.
-    out of memory | OOM | ▲ | toothless | A guard lacked memory.
+    out-of-memory | OOM | ▲ | toothless | A guard lacked memory.
     lost          | LOS | ? | toothless | The machine failed a guard's process.
     unreached     | UNR | · | unreached | No guard runs its code.
     killed        | KIL | ✓ | good      | A guard detected it.
@@ -126,7 +126,7 @@ def make_view(run: MutationRun) -> MutationView:
     functions = group_faults(results, lambda result: result.fault.target)
     by_target = {group.name: group for group in functions}
 
-    def group_by_function(*outcomes: FaultOutcome) -> list[FaultGroup]:
+    def group_by_function(*outcomes: Verdict) -> list[FaultGroup]:
         chosen = [result for result in results if result.fate in outcomes]
         return group_faults(chosen, lambda result: result.fault.target)
 
@@ -135,9 +135,9 @@ def make_view(run: MutationRun) -> MutationView:
         families=group_faults(results, lambda result: result.family or "no family"),
         functions=functions,
         operators=group_faults(results, lambda result: result.fault.operator),
-        survivors=group_by_function(FaultOutcome.SURVIVED),
+        survivors=group_by_function(Verdict.SURVIVED),
         without_evidence=group_by_function(*NO_EVIDENCE_OUTCOMES),
-        unreached=group_by_function(FaultOutcome.UNREACHED),
+        unreached=group_by_function(Verdict.UNREACHED),
         targets=[
             _mark_target(code, by_target[code.target])
             for code in run.codes
@@ -206,10 +206,10 @@ def shorten_guard_name(guard: str) -> str:
 
 def describe_outcome(outcome: FaultResult) -> str:
     """Describe in a sentence why a fault is alive, or how it was killed."""
-    if outcome.fate is FaultOutcome.KILLED:
+    if outcome.fate is Verdict.KILLED:
         how = outcome.how.value if outcome.how else ""
         return f"{how}: {shorten_guard_name(outcome.by)}: {outcome.headline}"
-    if outcome.fate is FaultOutcome.SURVIVED:
+    if outcome.fate is Verdict.SURVIVED:
         names = ", ".join(shorten_guard_name(guard) for guard in outcome.passed)
         longer = ", then with many more examples" if outcome.longer else ""
         return f"ran {outcome.ran} times; passed by {names}{longer}"
@@ -243,8 +243,13 @@ def describe_run(run: MutationRun) -> str:
     """Describe a run in one sentence."""
     counts = run.counts
     reached = sum(counts.get(outcome.value, 0) for outcome in REACHED_OUTCOMES)
-    by_outcome = ", ".join(f"{count} {word}" for word, count in counts.items()) or "no faults"
-    return (
-        f"{format_percent(run.score)} of {reached} reached faults killed on SGLang {run.release} "
-        f"({by_outcome}; {format_duration(run.seconds)})"
+    details = [f"{count} {word}" for word, count in counts.items()]
+    details.append(format_duration(run.seconds))
+    killed = (
+        f"{format_percent(run.score)} of {format_count(reached, 'reached fault')} killed"
+        if reached
+        else "no guard reaches any of the faults"
+        if run.fates
+        else "no fault was run"
     )
+    return f"{killed} on SGLang {run.release} ({', '.join(details)})"

@@ -1,55 +1,51 @@
-"""A review as Markdown, for a comment on the pull request."""
+"""A review as Markdown, for a comment on the pull request: one screen; the page has the rest."""
 
 from __future__ import annotations
 
 from harness.store.pr.values import PrRun
-from reports.pr import view
-from reports.pr.view import ReviewSection
+from reports.pr import changed_code, view
 from reports.shared import markdown
-from reports.shared.markdown import escape_text, render_code_block, render_report_table
+from reports.shared.markdown import escape_text, render_report_table
 
 MARKER = "<!-- unfix pr -->"  # by which the workflow finds its comment again
-MAX_ROWS = 15  # of a table: GitHub limits a comment to 65,536 characters
-MAX_DETAILS = 8  # of a part
-MAX_PROBLEM = 400  # characters of a line
-MAX_CHARACTERS = 60_000
+MAX_LINES = 30
+MAX_ROWS = 6  # of the table
+MAX_EVIDENCE = 3  # functions whose diff is shown
+MAX_DIFF = 2  # lines of each
+MAX_TEXT = 300  # characters of a sentence
 
 
 def render_markdown(run: PrRun) -> str:
+    table = render_report_table(changed_code.make_function_table(run), MAX_ROWS)
     parts = [
-        MARKER,
-        markdown.render_heading("unfix pr", run.green),
+        f"{MARKER}\n{markdown.render_heading('unfix pr', run.green, run.word)}",
         escape_text(view.describe_run(run)),
-        markdown.render_list(map(_shorten_text, run.problems), MAX_ROWS),
+        table.partition("\n\n")[2] if run.functions else "",
     ]
-    sections = [_render_section(section) for section in view.make_sections(run)]
-    notes = "\n".join(f"- {escape_text(note)}" for note in run.notes)
-    parts += [*sections, notes]
-    text = markdown.join_parts(parts)
-    if len(text) > MAX_CHARACTERS:
-        short = [_render_section(one, with_details=False) for one in view.make_sections(run)]
-        text = markdown.join_parts([*parts[:4], *short, notes])
-    return text
+    shown = [text for one in changed_code.list_worse(run)[:MAX_EVIDENCE] for text in one.evidence]
+    parts.append("\n".join(_render_evidence(run)))
+    rest = [problem for problem in run.problems if problem not in shown]
+    # Each part is set off by an empty line; the last line counts what is left out.
+    room = MAX_LINES - 3 - sum(part.count("\n") + 2 for part in parts if part)
+    lines = [f"- **{escape_text(_shorten_text(problem))}**" for problem in rest[: max(0, room)]]
+    if len(rest) > len(lines):
+        lines.append(f"- and {len(rest) - len(lines)} more on the page")
+    return markdown.join_parts([*parts, "\n".join(lines)])
+
+
+def _render_evidence(run: PrRun) -> list[str]:
+    lines = []
+    for function in changed_code.list_worse(run)[:MAX_EVIDENCE]:
+        changed = [line for line in function.diff if line[1:].strip()][:MAX_DIFF]
+        again = f" (`{function.again}`)" if function.again else ""
+        code = " ".join(f"`{line.replace('`', '')}`" for line in changed)
+        lines.append(f"- **{escape_text(function.title)}** {code}{again}")
+        lines += [
+            f"  - {escape_text(_shorten_text(sentence))}" for sentence in function.evidence[:2]
+        ]
+    return lines
 
 
 def _shorten_text(text: str) -> str:
-    return text if len(text) <= MAX_PROBLEM else f"{text[:MAX_PROBLEM]} …"
-
-
-def _render_section(section: ReviewSection, with_details: bool = True) -> str:
-    body = [render_report_table(section.table, MAX_ROWS).partition("\n\n")[2]]
-    for detail in section.details[:MAX_DETAILS] if with_details else ():
-        text = "\n".join(detail.lines)
-        body.append(f"{detail.mark.glyph} **{escape_text(detail.title)}**")
-        body += [render_code_block(text)] if text else []
-        body += [render_code_block(detail.diff.strip(), "diff")] if detail.diff else []
-    more = len(section.details) - MAX_DETAILS
-    if with_details and more > 0:
-        body.append(f"… and {more} more on the page.")
-    title = f"<b>{escape_text(section.title)}</b>: {escape_text(section.summary)}"
-    shown = [part for part in body if part]
-    return (
-        markdown.render_folded(title, shown)
-        if shown
-        else f"**{escape_text(section.title)}**: {escape_text(section.summary)}"
-    )
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT]} …"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from harness.store.pr.values import KernelAnswer, PrRun, ToggleEffect
+from harness.store.pr.part_results import KernelAnswer, ToggleEffect
+from harness.store.pr.values import PrRun
 from reports.audit.sarif import render_log
 from reports.pr import view
 
@@ -39,6 +40,11 @@ _RULES = (
         "guard-broken",
         "A guard that passed fails, or proves its toggle no more",
         "Run the guard on both ends: `unfix prove --release`. The review has its failure.",
+    ),
+    (
+        "line-not-run",
+        "Nothing here runs a changed line",
+        "Write what runs it: the review names what comes nearest.",
     ),
     (
         "model-broken",
@@ -93,12 +99,28 @@ def render_sarif(run: PrRun) -> str:
     for path, faults in view.group_unguarded_faults(run).items():
         text = f"{view.describe_unguarded_faults(faults)}; {faults[0].nearness}"
         results.append(_make_result("fault-unnoticed", "note", path, faults[0].line, text))
-    # These have no line of their own: they stand at the beginning of a changed file.
-    place = run.files[0].path if run.files else ""
+    # A guard or a model has no line of its own: it stands at the changed lines that it ran.
     broken = [("guard-broken", text) for text in run.guard_problems]
     broken += [("model-broken", text) for text in run.model_problems]
-    results += [_make_result(rule, "error", place, 1, text) for rule, text in broken]
+    for rule, text in broken:
+        path, line = _find_changed_line(run, text)
+        results.append(_make_result(rule, "error", path, line, text))
+    results += [
+        _make_result(
+            *("line-not-run", "note", one.path, one.unrun[0].line),
+            f"{one.result}: {len(one.unrun)} of {one.changed} changed lines; {one.nearest}",
+        )
+        for one in run.functions
+        if one.unrun
+    ]
     return render_log("unfix pr", _RULES, results)
+
+
+def _find_changed_line(run: PrRun, text: str) -> tuple[str, int]:
+    for function in run.functions:
+        if text in function.evidence:
+            return function.path, function.line
+    return (run.files[0].path if run.files else ""), 1
 
 
 def _make_result(rule: str, level: str, path: str, line: int, text: str) -> dict[str, Any]:

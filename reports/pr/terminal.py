@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from harness.store.pr.values import PrRun
-from reports.pr import view
+from reports.pr import changed_code, view
 from reports.shared.terminal import (
     TONE_STYLES,
     print_diff,
@@ -25,7 +25,8 @@ MAX_ROWS = 40  # of a table; the page has them all
 def print_run(run: PrRun, console: Console) -> None:
     for subject in run.subjects[:5]:
         console.print(to_plain_text(subject, "dim"), soft_wrap=True)
-    print_tables([view.make_file_table(run)], console, MAX_ROWS)
+    print_tables([changed_code.make_function_table(run)], console, MAX_ROWS)
+    _print_evidence(run, console)
     for section in view.make_sections(run):
         console.print(to_plain_text(section.title, "bold"), soft_wrap=True)
         console.print(to_plain_text(section.summary), soft_wrap=True)
@@ -42,4 +43,16 @@ def print_run(run: PrRun, console: Console) -> None:
             console.print()
     for note in run.notes:
         console.print(to_plain_text(f"note: {note}", "dim"), soft_wrap=True)
-    print_ending(console, run.green, view.describe_run(run), run.problems, run.id)
+    print_ending(console, run.green, view.describe_run(run), run.problems, run.id, run.word)
+
+
+def _print_evidence(run: PrRun, console: Console) -> None:
+    """Print what is worse below the lines that it comes from."""
+    for function in changed_code.list_worse(run)[:MAX_ROWS]:
+        console.print(to_plain_text(function.title, "bold"), soft_wrap=True)
+        print_diff(console, "\n".join(function.diff), "    ")
+        for sentence in function.evidence:
+            console.print(to_plain_text(f"  {sentence}", "red"), soft_wrap=True)
+        if function.again:
+            console.print(to_plain_text(f"  {function.again}", "dim"), soft_wrap=True)
+        console.print()

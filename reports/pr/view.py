@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from harness.core.wording import format_count, format_duration
-from harness.store.pr.values import (
+from harness.store.pr.part_results import (
+    SAME_BITS,
     GuardChange,
     KernelAnswer,
-    PrPart,
-    PrRun,
     ToggleEffect,
     TouchedItem,
     UnnoticedFault,
 )
+from harness.store.pr.values import PrPart, PrRun
 from reports.shared.marks import ReportMark, make_marks
 from reports.shared.tables import (
     ReportTable,
@@ -46,6 +46,7 @@ MARKS = make_marks("""
     unconfirmed        | MAY | ? | unreached | No launch that was tried shows it.
     held               | YES | ✓ | good      | The claim holds, or fails for a known reason.
     holds no more      | NO  | ✕ | broken    | The claim held before, and fails or is gone now.
+    moves              | MOV | ≠ | broken    | The numbers differ by more than rounding.
     breaks             | BRK | ✕ | broken    | A server fails there, and did not before.
     worse              | MOR | △ | bug       | It takes more memory, or comes nearer to a limit.
     other              | CHG | · | quiet     | It changes, and not for the worse.
@@ -240,6 +241,7 @@ def _make_kernels(run: PrRun) -> ReviewSection:
             if kernel.differing
             else str(kernel.launches or "")
         )
+        counted += f" and {kernel.drawn} drawn" if kernel.drawn else ""
         rows.append(
             [
                 make_code_cell(kernel.kernel.partition(":")[2]),
@@ -313,11 +315,11 @@ def _make_zoo(run: PrRun) -> ReviewSection:
     rows: TableRows = []
     details = []
     for claim in run.claims:
-        if claim.is_lost:
-            mark = MARKS["holds no more"]
+        if claim.is_worse:
+            mark = MARKS["holds no more" if claim.is_lost else "moves"]
         else:
             mark = MARKS["fails as before" if claim.after in ("fails", "absent") else "held"]
-        if claim.after == "not tested":
+        if claim.after in ("not tested", SAME_BITS):
             continue
         rows.append(
             [
@@ -330,7 +332,8 @@ def _make_zoo(run: PrRun) -> ReviewSection:
         )
         if not mark.good:
             title = f"{claim.architecture}: {claim.claim}"
-            details.append(ReviewDetail(mark, title, [claim.headline]))
+            lines = [line for line in (claim.headline, claim.difference) if line]
+            details.append(ReviewDetail(mark, title, lines))
     heads = ("architecture", "claim", "", "before", "after")
     table = ReportTable("Architectures that run changed code", heads, rows)
     return ReviewSection(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.store.prove.values import BUG_OUTCOMES, CellResult, CellVerdict, SideOutcome
+from harness.core.outcomes import Outcome, Verdict
+from harness.store.prove.values import BUG_OUTCOMES, CellResult
 from reports.prove.marks import STATE_WORDS
 
 
@@ -57,17 +58,17 @@ def derive_observed_state(cell: CellResult) -> str:
 
     In a toggled cell, the side that equals the state is the unpatched release.
     """
-    if cell.verdict in (CellVerdict.HAS_BUG, CellVerdict.HAS_FIX):
-        return "buggy" if cell.verdict is CellVerdict.HAS_BUG else "fixed"
+    if cell.verdict in (Verdict.HAS_BUG, Verdict.HAS_FIX):
+        return "buggy" if cell.verdict is Verdict.HAS_BUG else "fixed"
     side = cell.sides.get("as is") or cell.sides.get(cell.state)
     if side and not side.reach:
         return ""
-    if side and side.outcome is SideOutcome.PASSED:
+    if side and side.outcome is Outcome.PASSED:
         return "fixed"
     if side and side.outcome in BUG_OUTCOMES:
         return "buggy"
     opposite = {"fixed": "buggy", "buggy": "fixed"}
-    return opposite.get(cell.state, "") if cell.verdict is CellVerdict.DIFFERS else ""
+    return opposite.get(cell.state, "") if cell.verdict is Verdict.DIFFERS else ""
 
 
 def make_lifetime(
@@ -91,7 +92,7 @@ def make_lifetime(
 def make_bug_on_release(release: str, source: str, cells: list[CellResult]) -> BugOnRelease:
     observed = {derive_observed_state(cell) for cell in cells}
     answer = "buggy" if "buggy" in observed else "fixed" if "fixed" in observed else ""
-    differs = [cell.guard for cell in cells if cell.verdict is CellVerdict.DIFFERS]
+    differs = [cell.guard for cell in cells if cell.verdict is Verdict.DIFFERS]
     if not differs and answer and source in STATE_WORDS and answer != source:
         differs = [cell.guard for cell in cells if derive_observed_state(cell) == answer]
     return BugOnRelease(release, source, answer, tuple(differs))

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.core.files import write_atomically
-from harness.store.prove.values import CellResult, CellVerdict, ProveRun
+from harness.core.outcomes import Verdict
+from harness.store.prove.values import CellResult, ProveRun
 from reports.prove import marks, view
 from reports.prove.view import ProofView, ReleaseColumn
 from reports.shared import formatting
@@ -88,7 +89,7 @@ def make_case_element(cell: CellResult) -> ElementTree.Element:
         time=f"{cell.seconds:.3f}",
     )
     word = marks.get_verdict_word(cell.verdict)
-    if cell.verdict is CellVerdict.NA:
+    if cell.verdict is Verdict.NA:
         add_element(case, "skipped", message=f"n/a: {cell.why}")
     elif not (cell.verdict and cell.verdict.is_good):
         failure = add_element(case, "failure", type=word, message=describe_failure(cell))

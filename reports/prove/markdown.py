@@ -84,7 +84,7 @@ def render_single_release(proof_view: ProofView) -> str:
                 format_duration(box.seconds) if box.seconds else "",
             ]
         )
-    heads = ["toggle", "guards", "verdict", "code ran, fixed / buggy", "time"]
+    heads = ["toggle", "guards", "verdict", "code ran, applied / reverted", "time"]
     return render_table(heads, rows, "---")
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from harness.store.prove.values import CellVerdict, SideOutcome
+from harness.core.outcomes import Outcome, Verdict
 from reports.shared.marks import make_marks
 
 # From the worst to the mildest: a box with several guards shows the first of these.
 MARKS = make_marks("""
     segfault     | SEG | ✖ | death     | A side died by a segmentation fault.
     abort        | ABR | ✖ | death     | A side aborted its process.
-    killed       | KIL | ✖ | death     | A side was killed by a signal.
+    signal       | SIG | ✖ | death     | A side was ended by another signal.
     hang         | HNG | ∞ | death     | A side ran past its time limit.
     out-of-memory| OOM | ▣ | death     | A side ran out of memory.
     cuda-error   | CUD | ✖ | death     | A side ended in an error of CUDA.
@@ -54,7 +54,7 @@ SIDE_PHRASES = {
 }
 
 
-def get_verdict_word(verdict: CellVerdict | None) -> str:
+def get_verdict_word(verdict: Verdict | None) -> str:
     return verdict.value if verdict else "missing"
 
 
@@ -70,7 +70,7 @@ def describe_counts(
     return [f"{counts[word]} {word.replace('has', 'with')}" for word in order if counts[word]]
 
 
-def describe_side(side: str, outcome: SideOutcome, reach: int) -> str:
+def describe_side(side: str, outcome: Outcome, reach: int) -> str:
     """Describe one side: 'passed with the fix reverted, its code ran 16 times'."""
     times = "once" if reach == 1 else f"{reach} times"
     ran = f"its code ran {times}" if reach else "its code never ran"

@@ -113,10 +113,19 @@ function guardMatrix() {
   return table;
 }
 
+// A click beside the boxes of a row opens its worst one, of the newest release.
+function openRow(event) {
+  const row = event.target.closest("tr.line");
+  if (!row || event.target.closest("button, a, summary")) return;
+  const here = spots.filter((spot) => spot.row === row).reverse();
+  openSpot(here.find((spot) => !spot.marks.every(isGood)) || here[0]);
+}
+
 function drawMatrix() {
   if (!spots.length && toggles.length && index.columns.length) {
     byId("matrix").append(index.single ? guardMatrix() : bigMatrix());
     byId("matrix").addEventListener("keydown", walk);
+    byId("matrix").addEventListener("click", openRow);
   }
   const used = new Set(spots.flatMap((spot) => [spot.button.dataset.mark]));
   for (const mark of Object.keys(index.marks)) {

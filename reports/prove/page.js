@@ -1,4 +1,4 @@
-// Filters, the address, the theme, and the start of the page.
+// Filters, the address, and the start of the page.
 const chosen = { words: "", family: "", marks: new Set(), only: false };
 
 function matches(spot) {
@@ -103,33 +103,6 @@ function startFilters() {
   });
 }
 
-const THEMES = ["auto", "light", "dark"];
-
-function storedTheme(value) {
-  try {
-    if (value !== undefined) localStorage.setItem("unfix-theme", value);
-    return localStorage.getItem("unfix-theme");
-  } catch {
-    return null; // A page from a sandbox has no storage; the theme then lasts as long as the page.
-  }
-}
-
-function setTheme(name) {
-  document.documentElement.dataset.theme = name;
-  byId("theme").textContent = `theme: ${name}`;
-}
-
-function startTheme() {
-  const stored = storedTheme();
-  setTheme(THEMES.includes(stored) ? stored : "auto");
-  byId("theme").addEventListener("click", () => {
-    const next = THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length];
-    setTheme(next);
-    storedTheme(next);
-  });
-}
-
-startTheme();
 drawMatrix();
 startPanel();
 startFilters();

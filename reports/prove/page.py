@@ -13,8 +13,8 @@ from reports.prove import bug_lifetime, marks, view
 from reports.prove.marks import MARKS
 from reports.prove.view import MatrixBox, ProofView, ToggleRow
 from reports.shared import html_file
-from reports.shared.formatting import make_visible, truncate_start
-from reports.shared.html_file import PageHead, embed_json
+from reports.shared.formatting import make_visible, summarize_toggles, truncate_start
+from reports.shared.html_file import embed_json
 
 SCRIPTS = ("shared/dom.js", *(f"prove/{name}.js" for name in ("matrix", "panel", "life", "page")))
 STYLES = ("shared/panel.css",)
@@ -34,16 +34,18 @@ def render_page(runs: ProveRun | Sequence[ProveRun]) -> str:
         "index": embed_json(index),
         "details": [embed_json(detail) for detail in details],
     }
-    head = PageHead.make(
+    return html_file.render_template(
+        "prove/page.html.j2",
+        values,
         [
             f"SGLang {proof_view.release_summary}",
+            summarize_toggles([toggle.id for toggle in proof_view.run.toggles]),
             ", ".join(proof_view.devices),
             *(column.facts.machine.get("sources", "") for column in proof_view.columns),
         ],
         [run.settings.get("commit", "") for run in proof_view.runs],
-    )
-    return html_file.render_template(
-        "prove/page.html.j2", values, head=head, styles=STYLES, scripts=SCRIPTS
+        styles=STYLES,
+        scripts=SCRIPTS,
     )
 
 

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from harness.core.outcomes import RunStatus
 from harness.core.wording import format_count, format_duration
 from harness.store.prove.values import CellResult, ProveRun
 from reports.prove import bug_lifetime, marks, view
@@ -56,7 +57,7 @@ def print_single_release(proof_view: ProofView, console: Console) -> None:
     table.add_column("toggle", no_wrap=True, overflow="ellipsis", max_width=40 if wide else 28)
     table.add_column("guards", justify="right", no_wrap=True)
     table.add_column("verdict", overflow="fold")
-    table.add_column("code ran\nfixed/buggy", justify="right", no_wrap=True)
+    table.add_column("code ran\napplied/\nreverted", justify="right", no_wrap=True)
     table.add_column("time", justify="right", no_wrap=True)
     if wide:
         table.add_column("without the fix", no_wrap=True)
@@ -273,7 +274,7 @@ def format_summary(proof_view: ProofView) -> Text:
     if proven := run.counts.get("proven"):
         counts[0] = f"{format_count(proven, 'cell')} proven"
     words = [*counts, f"on {proof_view.release_summary}", *proof_view.devices]
-    running = run.status == "running"
+    running = run.status is RunStatus.RUNNING
     words.append("still running" if running else f"in {format_duration(run.seconds)}")
     line = Text()
     if proof_view.kind == "prove" and run.cells and "seed" in run.settings:
@@ -283,7 +284,7 @@ def format_summary(proof_view: ProofView) -> Text:
             to_plain_text(f"{', '.join(words)}: "), proof_view.green, proof_view.other_problems
         )
     )
-    if proof_view.kind == "prove" and proof_view.failed_cells and run.status == "finished":
+    if proof_view.kind == "prove" and proof_view.failed_cells and run.status is RunStatus.FINISHED:
         line.append("\nAgain, only the cells that are not proven: ")
         line.append("unfix prove --failed", style="bold")
     return line

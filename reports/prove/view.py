@@ -10,14 +10,14 @@ from functools import cached_property
 from packaging.version import InvalidVersion, Version
 
 from harness.core.device import VIRTUAL
+from harness.core.outcomes import Outcome, RunStatus, Verdict
 from harness.store.prove.joined_runs import join_runs
 from harness.store.prove.values import (
     BUG_OUTCOMES,
     CellResult,
-    CellVerdict,
+    ProveKind,
     ProveRun,
     ReleaseFacts,
-    SideOutcome,
     SideResult,
     ToggleFacts,
     is_expected_outcome,
@@ -86,7 +86,7 @@ class MatrixBox:
 
     def least_reach(self, side: str) -> int | None:
         """Return the smallest reach of this side: the guard that ran the toggled code least."""
-        ran = [cell for cell in self.cells if cell.verdict is not CellVerdict.NA]
+        ran = [cell for cell in self.cells if cell.verdict is not Verdict.NA]
         return min((cell.sides[side].reach for cell in ran if side in cell.sides), default=None)
 
 
@@ -202,7 +202,7 @@ class ProofView:
         """Cells that are n/a, by their reason."""
         reasons: dict[str, list[CellResult]] = {}
         for cell in self.run.cells:
-            if cell.verdict is CellVerdict.NA:
+            if cell.verdict is Verdict.NA:
                 reasons.setdefault(cell.why or "no reason given", []).append(cell)
         return reasons
 
@@ -251,7 +251,7 @@ def choose_decisive_side(cell: CellResult) -> SideResult | None:
         return cell.sides[by_verdict[word]]
     sides = sort_sides(cell)
     same_word = [side for side in sides if side.outcome.value == word]
-    unreached = [side for side in sides if cell.verdict is CellVerdict.UNREACHED and not side.reach]
+    unreached = [side for side in sides if cell.verdict is Verdict.UNREACHED and not side.reach]
     with_headline = [side for side in sides if side.headline]
     return next(iter(same_word + unreached + with_headline + sides), None)
 
@@ -260,7 +260,7 @@ def describe_reason(cell: CellResult) -> str:
     """Describe the verdict's reason; '' if it only repeats the decisive side's headline."""
     side = choose_decisive_side(cell)
     is_repeated = side and side.headline and side.headline in cell.why
-    return "" if is_repeated and cell.verdict is not CellVerdict.FLAKY else cell.why
+    return "" if is_repeated and cell.verdict is not Verdict.FLAKY else cell.why
 
 
 def is_side_expected(cell: CellResult, side: SideResult) -> bool:
@@ -268,7 +268,7 @@ def is_side_expected(cell: CellResult, side: SideResult) -> bool:
     which = cell.state if side.side == "as is" else side.side
     if which == "buggy":
         return side.outcome in BUG_OUTCOMES
-    return which == "fixed" and side.outcome is SideOutcome.PASSED
+    return which == "fixed" and side.outcome is Outcome.PASSED
 
 
 def describe_repeats(side: SideResult) -> str:
@@ -301,8 +301,10 @@ def make_view(runs: ProveRun | Sequence[ProveRun]) -> ProofView:
     return ProofView(tuple(runs), main, columns, grouped)
 
 
-def join_runs_of_kind(runs: list[ProveRun], kind: str) -> ProveRun:
-    return join_runs(runs) if runs else ProveRun(id="", kind=kind, started="", status="finished")
+def join_runs_of_kind(runs: list[ProveRun], kind: ProveKind) -> ProveRun:
+    if runs:
+        return join_runs(runs)
+    return ProveRun(id="", kind=kind, started="", status=RunStatus.FINISHED)
 
 
 def make_row(

@@ -5,14 +5,10 @@ from __future__ import annotations
 from harness.store.rehearse.values import DeploymentChange, RehearsalRun
 from reports.rehearse import view
 from reports.shared import html_file, markdown
-from reports.shared.html_file import PageHead
 
 
 def render_page(runs: list[RehearsalRun], changes: list[DeploymentChange]) -> str:
     before, after = runs
-    head = PageHead.make(
-        [f"SGLang {before.release} to {after.release}"], [after.machine.get("unfix", "")]
-    )
     values = {
         "before": before,
         "after": after,
@@ -22,7 +18,13 @@ def render_page(runs: list[RehearsalRun], changes: list[DeploymentChange]) -> st
         "view": view,
     }
     template = "rehearse/changes.html.j2"
-    return html_file.render_template(template, values, head=head, styles=("rehearse/page.css",))
+    return html_file.render_template(
+        template,
+        values,
+        [f"SGLang {before.release} to {after.release}"],
+        [after.machine.get("unfix", "")],
+        styles=("rehearse/page.css",),
+    )
 
 
 def render_markdown(runs: list[RehearsalRun], changes: list[DeploymentChange]) -> str:

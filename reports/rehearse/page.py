@@ -5,12 +5,16 @@ from __future__ import annotations
 from harness.store.rehearse.values import RehearsalRun
 from reports.rehearse import view
 from reports.shared import html_file
-from reports.shared.html_file import PageHead
 
 STYLES = ("rehearse/page.css",)
 
 
 def render_page(run: RehearsalRun) -> str:
-    head = PageHead.make([f"SGLang {run.release}"], [run.machine.get("unfix", "")])
     values = {"run": run, "view": view}
-    return html_file.render_template("rehearse/page.html.j2", values, head=head, styles=STYLES)
+    return html_file.render_template(
+        "rehearse/page.html.j2",
+        values,
+        [f"SGLang {run.release}", *run.toggles],
+        [run.machine.get("unfix", "")],
+        styles=STYLES,
+    )

@@ -55,4 +55,5 @@ def _list_lines(run: RehearsalRun) -> Iterator[tuple[str, str]]:
             yield f"    {view.describe_beginning(finding)}: {finding.threshold}", ""
         if finding.pool_threshold not in ("", finding.threshold):
             yield f"    {view.describe_pool_beginning(finding)}: {finding.pool_threshold}", ""
-    yield view.describe_stand_ins(run), "dim"
+    if stand_ins := view.describe_stand_ins(run):
+        yield stand_ins, "dim"

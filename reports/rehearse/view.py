@@ -340,9 +340,37 @@ def describe_passed_layers(calls: int, passed: int) -> str:
     if not passed:
         return ""
     return (
-        f"of {calls:,} calls of layers {calls - passed:,} ran, and the launches of "
-        "the others, which are alike, are counted and not made"
+        f"{calls - passed:,} of {calls:,} layers were run; the others launch the same kernels with "
+        "the same shapes (`--all-layers` runs them, too)"
     )
+
+
+def describe_answer(run: RehearsalRun) -> str:
+    """Answer what a rehearsal is made for: 'fits on one H200 with 8.3 GB free; no overflow; …'."""
+    counts = run.counts
+    share = measure_share(run, counts["not checked"])
+    reachable, near = counts["reachable"], counts["near"]
+    parts = [
+        f"a server reaches {format_count(reachable, 'finding')}" if reachable else "no overflow",
+        f"{format_count(near, 'address')} near the limit" if near else "",
+        f"{share:.0%} of launches are not checked" if share else "every launch is checked",
+    ]
+    if len(run.deployments) == 1:
+        [result] = run.deployments
+        free = result.card_memory - result.peak
+        cards = describe_card(result)
+        on = cards if " x " in cards else f"one {cards}"
+        fits = (
+            f"SGLang does not start it: {result.refusal}"
+            if result.refusal
+            else f"Fits on {on} with {format_gigabytes(free)} free"
+            if free >= 0
+            else f"Does not fit on {on}: {format_gigabytes(-free)} too much"
+        )
+    else:
+        started = len(run.deployments) - counts["refused"]
+        fits = f"{started} of {len(run.deployments)} deployments start"
+    return f"{'; '.join(filter(None, (fits, *parts)))}."
 
 
 def describe_run(run: RehearsalRun) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Sequence
 
 
 def format_time(started: str) -> str:
@@ -51,6 +52,18 @@ def shorten_text(text: str, max_length: int) -> str:
         return shown
     left = len(shown) - max_length
     return f"{shown[: max_length // 2]} … {left} letters … {shown[len(shown) - max_length // 2 :]}"
+
+
+def link_source(release: str, file: str, line: int) -> str:
+    """Link a line of a released SGLang, by its path from the package on; '' for other sources."""
+    if not re.fullmatch(r"\d+(\.\d+)+", release) or not file.startswith("sglang/"):
+        return ""
+    return f"https://github.com/sgl-project/sglang/blob/v{release}/python/{file}#L{line}"
+
+
+def summarize_toggles(ids: Sequence[str], max_count: int = 3) -> str:
+    """Return '27460, 27338', or '94 toggles' if there are more than a row can name."""
+    return ", ".join(ids) if len(ids) <= max_count else f"{len(ids)} toggles"
 
 
 MAX_OUTPUT_LENGTH = 60_000  # letters of a traceback or an output: a page must open fast

@@ -9,7 +9,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from reports.shared.marks import ReportMark
 
 REPORTS_FOLDER = Path(__file__).parent.parent
 BASE_STYLES = ("shared/page.css", "shared/tables.css")  # of every page
+BASE_SCRIPT = "shared/theme.js"
 FILTERS: dict[str, Callable[..., Any]] = {
     "visible": formatting.make_visible,
     "duration": format_duration,
@@ -32,36 +32,31 @@ FILTERS: dict[str, Callable[..., Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class PageHead:
-    """What the head of a page names: what was tested, and the code that tested it."""
-
-    tested: str
-    commits: tuple[str, ...]  # of unfix, as `machine.describe_commit` names them
-
-    @classmethod
-    def make(cls, tested: Iterable[str], commits: Iterable[str]) -> PageHead:
-        """Make a head of the parts that are known, each once."""
-        parts = (" · ".join(dict.fromkeys(filter(None, tested))), filter(None, commits))
-        return cls(parts[0], tuple(dict.fromkeys(parts[1])))
-
-
 def render_template(
     template: str,
     values: Mapping[str, Any],
+    tested: Iterable[str],
+    commits: Iterable[str],
     *,
-    head: PageHead,
     styles: Iterable[str] = (),
     scripts: Iterable[str] = (),
 ) -> str:
-    """Render a template with these values; half a surrogate pair is shown as its escape."""
-    style, body = _join_files((*BASE_STYLES, *styles)), _join_files(scripts)
-    script = f'(() => {{\n"use strict";\n{body}}})();\n' if body else ""
+    """Render a template with these values; half a surrogate pair is shown as its escape.
+
+    The head of the page names what was tested, and the commits of unfix that tested it, as
+    `machine.describe_commit` names them; of each what is known, once.
+    """
+    style, body = _join_files((*BASE_STYLES, *styles)), _join_files((*scripts, BASE_SCRIPT))
+    script = f'(() => {{\n"use strict";\n{body}}})();\n'
     jinja = make_environment()
     # Globals, unlike the values of one rendering, reach the macros of an imported file.
     jinja.globals |= {"style": Markup(style), "script": Markup(script)}
     jinja.globals["policy"] = build_content_policy(style, script)
-    page = jinja.get_template(template).render(values, head=head)
+    page = jinja.get_template(template).render(
+        values,
+        tested=" · ".join(dict.fromkeys(filter(None, tested))),
+        commits=list(dict.fromkeys(filter(None, commits))),
+    )
     return page.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -101,9 +96,8 @@ def _join_files(names: Iterable[str]) -> str:
 
 def build_content_policy(style: str, script: str) -> str:
     """Build a policy that allows only the page's own style and script, and no requests."""
-    scripts = f"script-src {hash_source(script)}; " if script else ""
     return (
-        f"default-src 'none'; style-src {hash_source(style)}; {scripts}"
+        f"default-src 'none'; style-src {hash_source(style)}; script-src {hash_source(script)}; "
         "base-uri 'none'; form-action 'none'"
     )
 

@@ -14,8 +14,8 @@ MAX_BLOCK_LENGTH = 20_000  # letters of one block
 MAX_TABLE_ROWS = 200  # rows of a table; the others are counted
 
 
-def render_heading(title: str, green: bool) -> str:
-    sign, word = ("✓", "green") if green else ("✗", "RED")
+def render_heading(title: str, green: bool, bad_word: str = "red") -> str:
+    sign, word = ("✓", "green") if green else ("✗" if bad_word == "red" else "○", bad_word.upper())
     return f"## {sign} {title}: {word}"
 
 

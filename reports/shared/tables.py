@@ -20,6 +20,7 @@ class TableCell:
     is_name: bool = False  # shown as code in Markdown
     mark: ReportMark | None = None  # its sign comes before the text
     nights: tuple[ReportMark | None, ...] = ()  # a row of signs, in place of a text
+    link: str = ""  # where a page leads from it
 
 
 TableRows = list[list[TableCell | str]]
@@ -44,8 +45,8 @@ class ReportTable:
         return replace(self, heads=heads, rows=rows)
 
 
-def make_code_cell(text: str) -> TableCell:
-    return TableCell(text, is_name=True)
+def make_code_cell(text: str, link: str = "") -> TableCell:
+    return TableCell(text, is_name=True, link=link)
 
 
 def make_quiet_cell(text: str) -> TableCell:

@@ -91,12 +91,21 @@ def print_diff(console: Console, diff: str, indent: str = "") -> None:
 
 
 def print_ending(
-    console: Console, green: bool, sentence: str, problems: Iterable[str], run_id: str
+    console: Console,
+    green: bool,
+    sentence: str,
+    problems: Iterable[str],
+    run_id: str,
+    word: str = "red",
 ) -> None:
-    """Print a run's problems, its verdict with the run in a sentence, and the way to see it."""
+    """Print a run's problems, its verdict with the run in a sentence, and the way to see it.
+
+    `word` is the verdict of a run that is not green: red, or amber where nothing is known.
+    """
+    style = "bold red" if word == "red" else "bold yellow"
     for problem in problems:
-        console.print(to_plain_text(f"red: {problem}", "bold red"), soft_wrap=True)
-    verdict = ("green", "green") if green else ("red", "bold red")
+        console.print(to_plain_text(f"{word}: {problem}", style), soft_wrap=True)
+    verdict = ("green", "green") if green else (word, style)
     console.print(Text.assemble(verdict, "  ", to_plain_text(sentence)), soft_wrap=True)
     console.print(to_plain_text(f"again: unfix report {run_id}", "dim"))
 

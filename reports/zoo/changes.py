@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from harness.runs.zoo.release_changes import ZooChange, ZooChanges
 from reports.shared import html_file, markdown
-from reports.shared.html_file import PageHead
 from reports.shared.tables import ReportTable, TableRows, make_code_cell, make_quiet_cell
 from reports.shared.terminal import print_tables, to_plain_text
 
@@ -33,8 +32,9 @@ def render_page(changes: ZooChanges, commit: str) -> str:
         "sentences": describe_all(changes),
         "tables": list_tables(changes),
     }
-    head = PageHead.make([f"SGLang {' to '.join(changes.releases)}"], [commit])
-    return html_file.render_template("zoo/changes.html.j2", values, head=head)
+    return html_file.render_template(
+        "zoo/changes.html.j2", values, [f"SGLang {' to '.join(changes.releases)}"], [commit]
+    )
 
 
 def list_tables(changes: ZooChanges) -> list[ReportTable]:

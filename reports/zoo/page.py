@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from harness.store.zoo.values import ARCHITECTURE_CLAIMS, FAMILY_CLAIMS, ZooRun
 from reports.shared import html_file
-from reports.shared.html_file import PageHead
 from reports.zoo import view
 
 STYLES = ("zoo/page.css",)
@@ -21,7 +20,10 @@ def render_page(run: ZooRun) -> str:
         ("families", "Kernel families", run.families, FAMILY_CLAIMS, FAMILY_HINT),
     )
     values = {"run": run, "view": view, "kinds": kinds, "marks": view.MARKS}
-    head = PageHead.make(
-        [f"SGLang {run.release}", f"virtual {run.card}"], [run.machine.get("unfix", "")]
+    return html_file.render_template(
+        "zoo/page.html.j2",
+        values,
+        [f"SGLang {run.release}", *run.toggles, f"virtual {run.card}"],
+        [run.machine.get("unfix", "")],
+        styles=STYLES,
     )
-    return html_file.render_template("zoo/page.html.j2", values, head=head, styles=STYLES)

@@ -18,7 +18,8 @@ def print_run(run: ZooRun, console: Console) -> None:
         style = TONE_STYLES[view.get_mark(claim).tone]
         text = f"{claim.verdict}: {result.name}: {claim.claim}: {claim.headline}"
         console.print(to_plain_text(text, style), soft_wrap=True)
-    console.print(to_plain_text(view.describe_stand_ins(run), "dim"), soft_wrap=True)
+    if stand_ins := view.describe_stand_ins(run):
+        console.print(to_plain_text(stand_ins, "dim"), soft_wrap=True)
     other_rows = [
         problem
         for problem in run.problems

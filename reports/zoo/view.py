@@ -24,6 +24,9 @@ MARKS = make_marks("""
     not tested | -   | · | unreached | Nothing was compared; the reason is beside it.
 """)
 
+# Counts of claims in a sentence, by the words of their verdicts.
+CLAIM_COUNTS = {"holds": "claims hold", "fails": "fail", "known": "fail as recorded"}
+
 
 def get_mark(claim: ClaimResult) -> ReportMark:
     return MARKS[claim.verdict.value]
@@ -124,7 +127,7 @@ def describe_run(run: ZooRun) -> str:
         rows.append(f"{good} of {len(run.families)} kernel families are green")
     parts = [
         f"{', '.join(rows)} on SGLang {run.release}, virtual {run.card}",
-        ", ".join(f"{count} {word}" for word, count in run.counts.items()) or "no claims",
+        ", ".join(f"{count} {CLAIM_COUNTS.get(word, word)}" for word, count in run.counts.items()),
         f"{len(run.kernels)} Triton kernels launched under check",
         format_duration(run.seconds),
     ]
@@ -134,4 +137,4 @@ def describe_run(run: ZooRun) -> str:
         )
     if absent:
         parts.insert(1, f"{absent} not in this release")
-    return "; ".join(parts)
+    return "; ".join(filter(None, parts))

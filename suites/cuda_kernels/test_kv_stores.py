@@ -156,6 +156,7 @@ def test_index_keys_are_stored_beside_the_heads(
 
 
 @pytest.mark.guards("fp8-store-strided-cache")
+@pytest.mark.prepared(by=cuda_kernels.build_modules, names=("kvcache.fused_fp8_qkv_kv_cache",))
 @given(
     slots=slots,
     seed=cuda_kernels.seeds,

@@ -24,6 +24,11 @@ from harness.guards.cells import enable_where_missing
 BLOCK = 4
 
 
+def prepare_module(name: str) -> pytest.MarkDecorator:
+    """Mark a guard with its own module, so that a proof builds no others of this file."""
+    return pytest.mark.prepared(by=cuda_kernels.build_modules, names=(name,))
+
+
 pytestmark = pytest.mark.prepared(
     by=cuda_kernels.build_modules,
     names=(
@@ -41,12 +46,14 @@ chosen_experts = st.lists(st.integers(0, 3), min_size=1, max_size=6)
 
 
 @pytest.mark.guards("37663-align")
+@prepare_module("moe.moe_align")
 @given(chosen=chosen_experts)
 def test_alignment_names_the_expert_of_each_block(chosen: list[int]) -> None:
     check_alignment(65, chosen, spare=0)  # whole vectors of ids: no tail to fill
 
 
 @pytest.mark.guards("moe-align-fill-tail")
+@prepare_module("moe.moe_align")
 @given(chosen=chosen_experts, spare=st.integers(0, 3))
 def test_alignment_pads_its_ids_and_no_more(chosen: list[int], spare: int) -> None:
     with enable_where_missing("37663-align"):  # its fault is met first otherwise
@@ -54,6 +61,7 @@ def test_alignment_pads_its_ids_and_no_more(chosen: list[int], spare: int) -> No
 
 
 @pytest.mark.guards("moe-align-fill-tail-v2")
+@prepare_module("moe.moe_align")
 @given(chosen=chosen_experts, spare=st.integers(0, 3))
 def test_alignment_of_many_experts_pads_no_more(chosen: list[int], spare: int) -> None:
     check_alignment(1025, chosen, spare)
@@ -149,6 +157,7 @@ def check_alignment(experts: int, chosen: list[int], spare: int) -> None:
 
 
 @pytest.mark.guards("moe-permute-inactive-routes")
+@prepare_module("moe.moe_permute_prepare")
 @given(
     chosen=st.lists(st.integers(-1, 3), min_size=1, max_size=12),
     is_ep=st.booleans(),
@@ -170,6 +179,7 @@ router_scores = st.lists(st.floats(-60, 120, width=32) | st.just(-200.0), min_si
 
 
 @pytest.mark.guards("34459-hash-topk")
+@prepare_module("moe.dsv4")
 @given(
     scores=st.lists(router_scores, min_size=1, max_size=3),
     shared=st.integers(0, 2),

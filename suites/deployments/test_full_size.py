@@ -12,6 +12,8 @@ import pytest
 
 from fixtures.rehearse import guarded_deployment as adapter
 
+pytestmark = pytest.mark.runs_on("virtual")
+
 
 @pytest.fixture(autouse=True)
 def _deployments_run_on_the_virtual_gpu() -> None:

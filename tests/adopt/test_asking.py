@@ -32,7 +32,12 @@ def test_does_not_run_it(): assert forms.CONSTANT
 """
 
 
-def report_detections(root: Path, monkeypatch: Patch, *names: str) -> dict[str, DetectionReport]:
+STEPS: list[str] = []
+
+
+def report_detections(
+    root: Path, monkeypatch: Patch, *names: str, seconds: float = 600.0
+) -> dict[str, DetectionReport]:
     monkeypatch.setenv("PYTHONPATH", str(TOY))
     monkeypatch.setenv("UNFIX_HOME", str(root))
     suites = root / "suites"
@@ -41,7 +46,9 @@ def report_detections(root: Path, monkeypatch: Patch, *names: str) -> dict[str, 
     folders = [TOY / "toggles"]
     toggles = toggle_catalogue.load_catalogue(folders).select_all(names)
     target = ReleaseTarget("toy", Path(sys.executable), source_trees.open_tree(TOY), "current")
-    return detection.find_detecting_guards(toggles, target, suites, folders, 2, lambda text: None)
+    return detection.find_detecting_guards(
+        toggles, target, suites, folders, 2, lambda what, done, total: STEPS.append(what), seconds
+    )
 
 
 def test_a_guard_detects_that_fails_only_when_reverted(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -50,4 +57,23 @@ def test_a_guard_detects_that_fails_only_when_reverted(tmp_path: Path, monkeypat
     names = [guard.partition("::test_")[2] for guard in plain.runs]
     assert names == ["fails_always", "notices", "runs_it"]
     assert [guard.partition("::test_")[2] for guard in plain.notices] == ["notices"]
-    assert (other.runs, other.notices, other.asked) == ((), (), 4)
+    assert (other.runs, other.notices, other.asked, other.left_out) == ((), (), 4, 0)
+    assert set(STEPS) == {
+        *("SGLang toy: importing", "guards on SGLang toy, toggled"),
+        *("guards, one toggle at a time", "guards, as they are"),
+    }
+
+
+def test_once_its_time_is_over_no_guard_begins(tmp_path: Path, monkeypatch: Patch) -> None:
+    [report] = report_detections(tmp_path, monkeypatch, "toy-plain", seconds=0.0).values()
+    assert (report.asked, report.left_out) == (0, 4)
+
+
+def test_the_guards_of_a_toggles_family_are_asked_first(tmp_path: Path) -> None:
+    for name, text in (("other", ""), ("near", "import forms"), ("toy", "")):
+        (tmp_path / "suites" / name).mkdir(parents=True)
+        (tmp_path / "suites" / name / "test_it.py").write_text(text)
+    toggles = toggle_catalogue.load_catalogue([TOY / "toggles"]).select_all(["toy-plain"])
+    guards = [f"suites/{name}/test_it.py::test_it" for name in ("other", "near", "toy")]
+    ranks = [detection._rank_guard(guard, tmp_path, toggles)[0] for guard in guards]
+    assert ranks == [2, 1, 0]

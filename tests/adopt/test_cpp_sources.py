@@ -117,6 +117,19 @@ def test_an_edit_without_its_place_is_refused() -> None:
     assert "copy_rows" in reason
 
 
+def test_a_fix_in_other_words_has_a_reason_where_another_kernel_is_like_it() -> None:
+    """The kernel beside it has the words around the edit, and had them before: it is not moved."""
+    twin = KERNEL.replace("copy_rows", "move_rows")
+    edit = ToggleEdit("const int64_t row = blockIdx.x;", "const int row = blockIdx.x;",
+                      f"{PATH}:copy_rows")  # fmt: skip
+    origin = resolve_edits([edit], Memory({PATH: FIXED + twin}, "0.5.9"))  # type: ignore[arg-type]
+    assert origin is not None
+    other = "__global__ void copy_rows(int* out) { out[0] = 1; }\n" + twin
+    reason = port_edits(origin, Memory({PATH: other}, "0.5.12"))  # type: ignore[arg-type]
+    assert isinstance(reason, str)
+    assert "copy_rows" in reason
+
+
 def test_a_stale_toggle_gets_the_variant_that_a_person_wrote() -> None:
     """Its source moved from sglang/jit_kernel to sglang/kernels/jit in 0.5.18."""
     whole = TOGGLES["34459-hash-topk"]

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from harness.cli.audit import ranking
+from harness.core.outcomes import Verdict
 from harness.releases.managed_releases import CPU_BASE
-from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict
+from harness.runs.audit.findings import AuditFinding, KernelAudit
 from harness.runs.audit.release_audit import AuditRequest, ReleaseAudit, audit_release
 from harness.store.rehearse.values import RehearsalRun
 
@@ -319,7 +320,7 @@ def audit(tmp_path: Path) -> ReleaseAudit:
         )
         for line, text in ((4, REACHED), (6, POSSIBLE))
     )
-    kernel = KernelAudit("walk", "m", str(file), 2, KernelVerdict.OVERFLOWS, 3, findings)
+    kernel = KernelAudit("walk", "m", str(file), 2, Verdict.OVERFLOWS, 3, findings)
     return ReleaseAudit("0.5.23", (kernel,), "", 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.core.outcomes import RunStatus
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.store.rehearse.values import (
     INT32_LIMIT,
@@ -43,7 +44,7 @@ def make_finding(
 
 
 def make_run(*findings: RehearsalFinding, release: str = "0.5.23") -> RehearsalRun:
-    run = RehearsalRun(id="r", started="", release=release, status="finished")
+    run = RehearsalRun(id="r", started="", release=release, status=RunStatus.FINISHED)
     run.deployments = [
         DeploymentResult("lite", "deepseek-v2-lite", "H200", 8, findings=list(findings))
     ]

@@ -12,9 +12,10 @@ from rehearsals import make_run
 
 from harness.cli.audit import ranking
 from harness.cli.main import main
+from harness.core.outcomes import Verdict
 from harness.fixes.registry import toggle_catalogue
 from harness.runs.audit.deployment_ranks import make_ranks
-from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict
+from harness.runs.audit.findings import AuditFinding, KernelAudit
 from harness.runs.audit.release_audit import AuditRequest, ReleaseAudit, audit_release
 from harness.runs.audit.size_limits import DEFAULT_LIMITS as LIMITS
 from tests.audit.conftest import KERNELS, SIZES
@@ -43,14 +44,14 @@ def test_a_row_in_32_bits_wraps_at_the_very_row(small: ReleaseAudit) -> None:
 
 @pytest.mark.parametrize("name", ["masked_away", "early_return"])
 def test_what_a_condition_keeps_small_is_safe(small: ReleaseAudit, name: str) -> None:
-    assert get_kernel(small, name).verdict is KernelVerdict.SAFE
+    assert get_kernel(small, name).verdict is Verdict.SAFE
 
 
 def test_a_helper_is_judged_by_its_callers(small: ReleaseAudit) -> None:
     found = get_only_finding(small, "through_a_helper")
     assert found.text == "return row * stride"
     assert found.confirmed == "confirmed"
-    assert get_kernel(small, "scaled").verdict is KernelVerdict.OVERFLOWS
+    assert get_kernel(small, "scaled").verdict is Verdict.OVERFLOWS
 
 
 def test_what_wraps_first_is_told_though_something_before_it_wraps_later(
@@ -128,7 +129,7 @@ def test_what_cannot_be_told_is_not_called_safe(
     small: ReleaseAudit, name: str, reason: str
 ) -> None:
     found = get_kernel(small, name)
-    assert (found.verdict, found.findings) == (KernelVerdict.UNKNOWN, ())
+    assert (found.verdict, found.findings) == (Verdict.CANNOT_TELL, ())
     assert reason in found.reasons[0]
 
 
@@ -143,10 +144,10 @@ def test_an_unrolled_loop_is_read_as_often_as_the_limits_have_it(
     assert fewer.read_text() != text
     targets = ("in_a_later_turn", "turns_that_are_a_stride")
     with_fewer = audit_release(AuditRequest(release, "0.0", targets, limits=fewer), print)
-    assert get_kernel(with_fewer, "in_a_later_turn").verdict is KernelVerdict.SAFE
+    assert get_kernel(with_fewer, "in_a_later_turn").verdict is Verdict.SAFE
     # With fewer iterations the stride is another one too, so nothing follows for this one.
     cut = get_kernel(with_fewer, "turns_that_are_a_stride")
-    assert cut.verdict is not KernelVerdict.SAFE
+    assert cut.verdict is not Verdict.SAFE
     assert cut.findings or "it is read with " in cut.reasons[0]
 
 
@@ -300,7 +301,7 @@ def test_what_was_not_run_and_is_excepted_is_not_proven_safe(small: ReleaseAudit
     one = dataclasses.replace(found, findings=(unseen,), reasons=())
     exempted = one.apply_exemptions({unseen.key: "a card ran it"})
     assert not exempted.findings
-    assert exempted.verdict is KernelVerdict.UNKNOWN
+    assert exempted.verdict is Verdict.CANNOT_TELL
     [reason] = exempted.reasons
     assert reason.startswith(f"line {unseen.line} overflows by arithmetic")
     assert reason.endswith("a card ran it")

@@ -12,14 +12,9 @@ import pytest
 from harness.cli.main import main
 from harness.core import machine
 from harness.core.errors import UnfixError
+from harness.core.outcomes import Verdict
 from harness.runs.audit import audit_record, gpu_confirmation
-from harness.runs.audit.findings import (
-    CONFIRMED,
-    CONFIRMED_IN_PART,
-    NO_TIME,
-    PASSED_AT_THRESHOLD,
-    KernelVerdict,
-)
+from harness.runs.audit.findings import CONFIRMED, CONFIRMED_IN_PART, NO_TIME, PASSED_AT_THRESHOLD
 from harness.runs.audit.release_audit import ReleaseAudit
 
 ON_H200 = f"{CONFIRMED} on an NVIDIA H200"
@@ -129,10 +124,10 @@ def test_a_launch_that_passes_there_leaves_arithmetic_alone(
     ).kernels
     [still] = first.findings
     assert (first.verdict, still.on_gpu) == (
-        KernelVerdict.OVERFLOWS,
+        Verdict.OVERFLOWS,
         f"NVIDIA H200: {PASSED_AT_THRESHOLD}",
     )
-    assert (second.verdict, second.findings) == (KernelVerdict.UNKNOWN, ())
+    assert (second.verdict, second.findings) == (Verdict.CANNOT_TELL, ())
     by_arithmetic = "line 46 overflows by arithmetic (from tokens = 524,289 on)"
     assert second.reasons == (f"{by_arithmetic}; the launch passes on an NVIDIA H200",)
 

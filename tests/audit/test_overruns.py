@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from harness.core.outcomes import Verdict
 from harness.releases.managed_releases import CPU_BASE
-from harness.runs.audit.findings import AuditFinding, FindingKind, KernelVerdict
+from harness.runs.audit.findings import AuditFinding, FindingKind
 from harness.runs.audit.release_audit import AuditRequest, ReleaseAudit, audit_release
 
 KERNELS = """
@@ -135,7 +136,7 @@ def test_one_row_too_few_is_seen_at_the_first_row(findings: Findings) -> None:
 def test_each_kernel_with_a_finding_is_counted(audit: ReleaseAudit) -> None:
     kernels = {(one.module, one.kernel) for one in audit.findings}
     assert len(kernels) == 7
-    assert audit.count_verdicts()[KernelVerdict.OVERRUNS] == len(kernels)
+    assert audit.count_verdicts()[Verdict.OVERRUNS] == len(kernels)
 
 
 @pytest.mark.parametrize(("size", "many", "at"), LEAST_LOADS)

@@ -101,8 +101,12 @@ def test_the_page_and_markdown_have_the_headline_first(ranked_audit: ReleaseAudi
 
 
 def test_without_any_rehearsal_each_finding_by_arithmetic_counts(
-    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]
+    audit: ReleaseAudit,
+    stored_runs: dict[str, RehearsalRun],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.setattr(ranking, "Store", lambda: Store(tmp_path / "runs.sqlite"))
     for unranked in (
         ranking.rank_release(audit, rehearses=False),
         ranking.rank_sources(audit, lambda release: set()),
@@ -117,14 +121,14 @@ def test_a_release_is_rehearsed_once_for_each_state_of_our_code(
     store = Store(tmp_path / "runs.sqlite")
     rehearsed, code = [], "one"
 
-    def rehearse(*_: object) -> tuple[RehearsalRun, bool]:
+    def rehearse(*_: object) -> RehearsalRun:
         rehearsed.append(code)
         run = make_run(*RUN.deployments[0].findings)
         run = msgspec.structs.replace(run, id=f"run-{len(rehearsed)}", code=code, planned=["lite"])
         RehearsalTable(store).begin(run)
         RehearsalTable(store).save_result(run.id, 0, run.deployments[0])
         RehearsalTable(store).save(run)
-        return run, False
+        return run
 
     target = ReleaseTarget("0.5.23", Path("python"), FolderSourceTree(tmp_path, "0.5.23"))
     monkeypatch.setattr(ranking, "_find_target", lambda release: target)

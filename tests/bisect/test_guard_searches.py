@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -46,12 +45,6 @@ def test_a_guard_is_searched_in_few_runs_of_one_process(bisect: Bisect) -> None:
     assert set(part["refused"]) <= {f"toy-{name}" for name in kernels}
     ran = [trial for trial in found["trials"] if trial["answer"] == "fails"]
     assert all(trial["reach_by_toggle"]["toy-static"] for trial in ran)
-
-
-def test_two_that_act_together(bisect: Bisect) -> None:
-    command = write_guard(bisect, f"assert not ({WIDE} and {STATIC})")
-    (found,) = bisect.sets("-j", "3", command=command)
-    assert set(found) == {"toy-class-body", "toy-static"}
 
 
 @pytest.mark.parametrize(
@@ -106,14 +99,6 @@ def test_a_guard_that_fails_or_cannot_be_collected_is_refused(bisect: Bisect) ->
     done = bisect.run(command=command)
     assert done.returncode in (2, 3)
     assert "nothing_of_that_name" in done.stderr
-
-
-def test_nothing_is_left_running(bisect: Bisect) -> None:
-    start = "import subprocess; subprocess.Popen(['sleep', '3137'], start_new_session=True)"
-    bisect.search(command=write_guard(bisect, f"{start}\nassert not {WIDE}"))
-    left = subprocess.run(["pgrep", "-f", "sleep 3137"], capture_output=True, text=True)
-    assert not left.stdout
-    assert not list((bisect.root / ".unfix" / "searches").glob("*"))
 
 
 def test_a_name_is_a_guard_of_ours_or_a_command() -> None:

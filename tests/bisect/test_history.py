@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from calling import TOY, copy_toy_release
 from checkouts import SglangCheckout
 
 from harness.core.errors import UnfixError
+from harness.core.outcomes import Verdict
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.bisect.release_bisection import (
@@ -23,7 +23,6 @@ from harness.runs.bisect.release_bisection import (
 )
 from harness.runs.bisect.search_driver import SearchDriver
 from harness.runs.bisect.trial_runner import ToggleChoices, TrialJob, VersionUnderTest
-from harness.store.bisect.values import BisectAnswer as Answer
 from harness.store.bisect.values import BisectSearch, BisectStep, BisectTrial
 
 NAMES = [f"1.{i}" for i in range(12)]
@@ -34,7 +33,7 @@ class MadeUp:
 
     jobs = 1
 
-    def __init__(self, answers: dict[str, Answer], is_deterministic: bool = True) -> None:
+    def __init__(self, answers: dict[str, Verdict], is_deterministic: bool = True) -> None:
         self.answers = answers
         self.is_deterministic = is_deterministic
         self.asked: list[str] = []
@@ -55,7 +54,7 @@ class MadeUp:
 Step = tuple[BisectStep, MadeUp, BisectSearch]
 
 
-def make_step(answers: dict[str, Answer], good: str, bad: str) -> Step:
+def make_step(answers: dict[str, Verdict], good: str, bad: str) -> Step:
     runner = MadeUp(answers)
     search = BisectSearch("s", "releases", "", ["x"])
     hunt = SearchDriver(search, runner)
@@ -65,14 +64,14 @@ def make_step(answers: dict[str, Answer], good: str, bad: str) -> Step:
     return ReleaseBisection(hunt, history, [], known, {}).run(good, bad), runner, search
 
 
-def make_outcomes(changes_at: int, first: Answer = Answer.PASSES) -> dict[str, Answer]:
-    other = Answer.FAILS if first is Answer.PASSES else Answer.PASSES
+def make_outcomes(changes_at: int, first: Verdict = Verdict.PASSES) -> dict[str, Verdict]:
+    other = Verdict.FAILS if first is Verdict.PASSES else Verdict.PASSES
     return {name: first if i < changes_at else other for i, name in enumerate(NAMES)}
 
 
 @pytest.mark.parametrize("at", range(1, 12))
 def test_the_step_is_found_either_way_round(at: int) -> None:
-    for first, ends in ((Answer.PASSES, ("1.0", "1.11")), (Answer.FAILS, ("1.11", "1.0"))):
+    for first, ends in ((Verdict.PASSES, ("1.0", "1.11")), (Verdict.FAILS, ("1.11", "1.0"))):
         found, runner, _ = make_step(make_outcomes(at, first), *ends)
         assert (found.before, found.after) == (NAMES[at - 1], NAMES[at])
         assert found.undecided == []
@@ -83,7 +82,7 @@ def test_the_step_is_found_either_way_round(at: int) -> None:
 def test_releases_that_cannot_be_told_are_gone_around(untold: set[int]) -> None:
     answers = make_outcomes(6)
     for i in untold:
-        answers[NAMES[i]] = Answer.CANNOT_TELL
+        answers[NAMES[i]] = Verdict.CANNOT_TELL
     found, _, search = make_step(answers, "1.0", "1.11")
     tested = [i for i in range(12) if i not in untold]
     before = max(i for i in tested if i < 6)
@@ -99,11 +98,11 @@ def test_ends_that_do_not_differ_as_said_are_told() -> None:
     with pytest.raises(UnfixError, match="wrong way round"):
         make_step(make_outcomes(6), "1.11", "1.0")
     with pytest.raises(UnfixError, match="nothing changes between them: it passes"):
-        make_step(dict.fromkeys(NAMES, Answer.PASSES), "1.0", "1.11")
+        make_step(dict.fromkeys(NAMES, Verdict.PASSES), "1.0", "1.11")
     with pytest.raises(UnfixError, match="nothing changes between them: it fails"):
-        make_step(dict.fromkeys(NAMES, Answer.FAILS), "1.0", "1.11")
+        make_step(dict.fromkeys(NAMES, Verdict.FAILS), "1.0", "1.11")
     with pytest.raises(UnfixError, match=r"--bad 1\.11: cannot tell"):
-        make_step({**make_outcomes(6), "1.11": Answer.CANNOT_TELL}, "1.0", "1.11")
+        make_step({**make_outcomes(6), "1.11": Verdict.CANNOT_TELL}, "1.0", "1.11")
 
 
 def test_a_step_without_toggles_says_that_none_explains_it() -> None:
@@ -317,17 +316,3 @@ def test_a_known_fix_is_held_and_a_commit_that_cannot_be_read_is_no_answer(
     assert "toy-class-body: fixed → buggy" in found["step"]["changed"]
     toggles = {tuple(trial["toggles"]) for trial in found["trials"]}
     assert toggles == {(), ("toy-static",)}  # only if it is not applied already
-
-
-def test_commits_replay_and_a_changed_log_is_refused(recorded_search: RecordedSearch) -> None:
-    bisect, found, record = recorded_search.bisect, recorded_search.found, recorded_search.record
-    again = ("--replay", str(record), "--repo", str(recorded_search.history.folder))
-    replayed = bisect.search(*again, kind="commits")
-    assert replayed["step"] == found["step"]
-    log = json.loads(record.read_text())
-    for trial in log["trials"]:
-        if trial["where"] == found["step"]["before"]:
-            trial["answer"] = "fails"
-    record.write_text(json.dumps(log))
-    done = bisect.run(*again, kind="commits")
-    assert done.returncode == 2

@@ -9,10 +9,6 @@ import subprocess
 import pytest
 from bisecting import Bisect
 from calling import TOY
-from test_halving import drive_search
-
-from harness.runs.bisect.halving_search import HalvingSearch
-from harness.runs.bisect.search_questions import SearchAnswer, ToggleUniverse
 
 WIDTH = "forms.Forms().width != 8"  # toy-class-body
 LIMIT = "forms.LIMIT != 100"  # toy-constant
@@ -44,26 +40,6 @@ def test_several_act_together(bisect: Bisect) -> None:
     assert set(found) == {"toy-class-body", "toy-constant", "toy-static"}
 
 
-def test_all_that_act_alone_are_found_if_asked_for(bisect: Bisect) -> None:
-    bisect.names = ("toy-class-body", "toy-static", "toy-constant", "toy-plain", "toy-super")
-    command = bisect.script(fails_if(f"{WIDTH} or {STATIC} or {LIMIT}"))
-    one = bisect.search(command=command)
-    assert len(one["toggle_searches"][0]["minimal_sets"]) == 1
-    assert one["toggle_searches"][0]["others_show_symptom"] is True
-    assert "--all" in one["summary"]
-    found = bisect.sets("--all", command=command)
-    assert sorted(found) == [["toy-class-body"], ["toy-constant"], ["toy-static"]]
-
-
-def test_what_clashes_is_never_put_together(bisect: Bisect) -> None:
-    found = bisect.search(command=bisect.script(fails_if("forms.plain(3, 5) == 45")))
-    assert found["toggle_searches"][0]["conflicts"] == [["toy-overlap", "toy-plain"]]
-    for trial in found["trials"]:
-        assert not {"toy-overlap", "toy-plain"} <= set(trial["toggles"])
-        assert trial["answer"] != "cannot tell"
-    assert found["toggle_searches"][0]["minimal_sets"] == [["toy-overlap"]]
-
-
 def test_the_fixes_to_carry_back(bisect: Bisect) -> None:
     bisect.buggy(("width = 8", "width = 80"), ("return value - 1", "return value - 100"))
     states = bisect.search("--enable", command=bisect.script(fails_if(f"{WIDTH} or {STATIC}")))
@@ -72,14 +48,6 @@ def test_the_fixes_to_carry_back(bisect: Bisect) -> None:
     assert set(part["toggles"]) == {"toy-class-body", "toy-static"}
     assert [set(one) for one in part["minimal_sets"]] == [{"toy-class-body", "toy-static"}]
     assert part["left_out"]["toy-plain"] == "the fix is in already"
-
-
-def test_no_toggle_explains_it(bisect: Bisect) -> None:
-    found = bisect.search(command=bisect.script("sys.exit(0)"))
-    assert found["verdict"] == "none"
-    assert "None of 5 toggles" in found["summary"]
-    again = bisect.run("--replay", found["id"])
-    assert again.returncode == 1
 
 
 def test_held_toggles_are_in_every_run(bisect: Bisect) -> None:
@@ -199,23 +167,6 @@ def test_an_unsearchable_command_is_refused_first(
     assert bisect.runs == 1
 
 
-def test_an_outcome_that_changes_by_itself_is_told(bisect: Bisect) -> None:
-    command = bisect.script(f"sys.exit(len(open({str(bisect.ran)!r}).readlines()) % 2 == 0)")
-    done = bisect.run(command=command)
-    assert done.returncode == 2
-    assert "its outcome changes by itself" in done.stderr
-    assert "--repeat" in done.stderr
-    assert bisect.runs == 2
-
-
-def test_an_outcome_that_changes_later_is_not_taken_for_a_finding(bisect: Bisect) -> None:
-    """Everything fails from the sixth run on: the last proof notices it."""
-    command = bisect.script(f"sys.exit(len(open({str(bisect.ran)!r}).readlines()) > 5)")
-    found = bisect.search(command=command)
-    assert found["verdict"] == "cannot tell"
-    assert "in two ways" in found["summary"]
-
-
 @pytest.mark.parametrize(
     ("options", "command", "says"),
     [
@@ -290,21 +241,6 @@ def test_a_search_is_shown_and_written(bisect: Bisect) -> None:
     shown = bisect.report(done.stdout.split("unfix report ")[1].strip())
     assert shown.returncode == 0, shown.stderr
     assert "toy-class-body" in shown.stdout
-
-
-def test_one_failing_run_is_no_finding(bisect: Bisect) -> None:
-    """The first run, one in the middle or the last fails by accident: another of it passes."""
-    bisect.names = ("toy-cached", "toy-default", "toy-super", "toy-static")
-    search = HalvingSearch(ToggleUniverse(bisect.names), confirm_twice=True)
-    _, asked = drive_search(search, lambda _: SearchAnswer(False))
-    undisturbed = 2 + len(asked)  # two runs with nothing toggled come first
-    for failing in (1, undisturbed // 2 + 1, undisturbed):
-        bisect.ran.unlink(missing_ok=True)
-        text = f"sys.exit(len(open({str(bisect.ran)!r}).readlines()) == {failing})"
-        done = bisect.run(command=bisect.script(text))
-        assert bisect.runs >= failing
-        assert done.returncode in (1, 2), (failing, done.stdout)
-        assert "it fail; all" not in done.stdout, failing
 
 
 def test_a_smaller_set_that_cannot_be_told_is_no_smallest_set(bisect: Bisect) -> None:

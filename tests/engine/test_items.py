@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from toy_kind import ToyPool, ToyWorker
-
-from harness.workers.engine import Engine
+from toy_kind import ToyEngine, ToyPool, ToyWorker
 
 
 class LazyPool(ToyPool):
@@ -31,7 +29,7 @@ def pools(tmp_path: Path) -> Iterator[list[ToyPool]]:
 
 
 def run_pool(pool: ToyPool, jobs: int = 2) -> None:
-    engine = Engine([pool], jobs)
+    engine = ToyEngine([pool], jobs)
     try:
         engine.run()
     finally:
@@ -64,7 +62,7 @@ def test_an_item_is_found_when_a_job_is_free_for_it(tmp_path: Path) -> None:
 
 def test_a_pool_that_is_done_can_get_more(tmp_path: Path) -> None:
     pool = ToyPool(tmp_path)
-    engine = Engine([pool], 2)
+    engine = ToyEngine([pool], 2)
     engine.run()  # it starts a worker, and has nothing to run
     for number in range(3):
         pool.waiting.append(f"pass {number}")
@@ -94,7 +92,7 @@ def test_the_first_release_goes_first_and_the_next_one_imports_meanwhile(
         words, start = (f"await {gate} {name}1", f"pass {name}2"), f"await {import_gate}"
         start = "" if name == "a" else start  # the first one is imported first
         pools.append(ToyPool(tmp_path, *words, name=name, jobs=1, start=start))
-    turns = Engine(pools, 1).iterate_turns()
+    turns = ToyEngine(pools, 1).iterate_turns()
     for _ in turns:
         if pools[0].running:
             import_gate.touch()
@@ -113,7 +111,7 @@ def test_a_release_whose_last_items_run_makes_room_for_the_next(
 ) -> None:
     gate = tmp_path / "gate"
     pools += [ToyPool(tmp_path, f"await {gate} {name}", name=name) for name in "abcd"]
-    engine = Engine(pools, 4)
+    engine = ToyEngine(pools, 4)
     for _ in engine.iterate_turns():
         if pools[0].running and pools[1].running:
             break
@@ -127,7 +125,7 @@ def test_an_item_to_run_alone_waits_for_every_release(tmp_path: Path, pools: lis
     pools += [first, second]
     first.alone.extend(["pass alone", "pass alone too"])
     second.waiting.extend(f"pass {number}" for number in range(5))
-    Engine(pools, 2).run()
+    ToyEngine(pools, 2).run()
     ends = [float(text.split()[1]) for text in second.results.values()]
     assert min(float(text.split()[1]) for text in first.results.values()) > max(ends)
     assert [beside for _, beside in first.begun] == [0, 0]
@@ -142,7 +140,7 @@ def test_a_spare_worker_starts_and_idle_ones_are_let_go(
     words = [f"await {tmp_path / name}" for name in ("one", "two", "three", "four")]
     pool = ToyPool(tmp_path, *words, forks=False, jobs=2)
     pools.append(pool)
-    turns = Engine(pools, 2).iterate_turns()
+    turns = ToyEngine(pools, 2).iterate_turns()
     for _ in turns:
         if len(pool.running) == 2 and all(worker.is_ready for worker in pool.workers):
             break
@@ -171,7 +169,7 @@ def test_all_workers_are_asked_to_end_before_one_is_awaited(
         events.append("end")
         return end(worker, kill)
 
-    engine = Engine([pool], 2)
+    engine = ToyEngine([pool], 2)
     engine.run()
     monkeypatch.setattr(ToyWorker, "ask_to_end", ask_to_end)
     monkeypatch.setattr(ToyWorker, "end", end_worker)

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 from calling import list_living_processes, wait_until
-from toy_kind import ToyPool
-
-from harness.workers.engine import Engine
+from toy_kind import ToyEngine, ToyPool
 
 # A run that stores each result as a line, in two parts with time for a signal between them.
 PROGRAM = """
@@ -71,7 +69,7 @@ def test_a_stop_while_a_result_is_stored_stores_it_whole(tmp_path: Path, number:
 
 def test_signals_act_as_before_once_the_run_is_over(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGINT)
-    engine = Engine([ToyPool(tmp_path, "pass 1")], 1)
+    engine = ToyEngine([ToyPool(tmp_path, "pass 1")], 1)
     engine.run()
     engine.end()
     assert signal.getsignal(signal.SIGINT) is before
@@ -85,7 +83,7 @@ def test_an_error_while_a_result_is_stored_ends_the_run_and_its_workers(tmp_path
             raise OSError(28, "No space left on device")
 
     pool = DiskThatFills(tmp_path, "pass 1", "hang")
-    engine = Engine([pool], 2)
+    engine = ToyEngine([pool], 2)
     with pytest.raises(OSError, match="No space left"):
         engine.run()
     (worker,) = pool.workers
@@ -96,7 +94,7 @@ def test_an_error_while_a_result_is_stored_ends_the_run_and_its_workers(tmp_path
 
 def test_a_run_in_another_thread_leaves_signals_to_the_main_one(tmp_path: Path) -> None:
     pool = ToyPool(tmp_path, "pass 1")
-    engine = Engine([pool], 1)
+    engine = ToyEngine([pool], 1)
     with ThreadPoolExecutor(1) as threads:
         threads.submit(engine.run).result()
     engine.end()
@@ -112,7 +110,7 @@ def test_a_stop_in_the_last_turn_counts(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
     pool = Stopped(tmp_path, "pass 1")
-    engine = Engine([pool], 1)
+    engine = ToyEngine([pool], 1)
     with pytest.raises(KeyboardInterrupt):
         engine.run()
     engine.end()

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 from calling import wait_until
-from toy_kind import ToyPool, ToyWorker
+from toy_kind import ToyEngine, ToyPool, ToyWorker
 
 from harness.core.errors import NotReadyError
 from harness.workers import engine as engine_module
-from harness.workers.engine import Engine, WorkerEnd
+from harness.workers.engine import Assignment, WorkerEnd
 
 PASSING = [f"pass {number}" for number in range(6)]
 
 
 def run_pool(pool: ToyPool, jobs: int = 3) -> None:
-    engine = Engine([pool], jobs)
+    engine = ToyEngine([pool], jobs)
     try:
         engine.run()
     finally:
@@ -46,6 +46,26 @@ def test_an_item_that_ends_its_worker_once_has_a_result_and_says_so(tmp_path: Pa
     assert len(pool.results) == 7
     assert pool.first_losses[once] == "it ended its worker (SIGKILL)"
     assert [beside for item, beside in pool.begun if item == once][-1] == 0
+
+
+def test_an_item_that_is_lost_for_no_known_reason_is_repeated_once(tmp_path: Path) -> None:
+    class Losing(ToyPool):
+        def record(self, item: str, outcome: str) -> None:
+            if self.lose_again(item):
+                return
+            super().record(item, outcome)
+
+        def lose_again(self, item: str) -> bool:
+            return item == "pass lost" and self.repeat_alone(self.ended, "")
+
+        def finish(self, serial: int) -> Assignment[str]:
+            self.ended = super().finish(serial)
+            return self.ended
+
+    pool = Losing(tmp_path, "pass lost")
+    run_pool(pool)
+    assert [item for item, _ in pool.begun] == ["pass lost"] * 2
+    assert pool.first_losses == {"pass lost": "it was lost"}
 
 
 def test_a_worker_that_leaves_without_a_word_is_no_end_of_the_run(tmp_path: Path) -> None:
@@ -97,7 +117,7 @@ def test_a_release_that_gives_up_leaves_the_others(tmp_path: Path) -> None:
         problem = ""
 
     red, green = RedPool(tmp_path, *PASSING, start="dies", name="a"), ToyPool(tmp_path, *PASSING)
-    engine = Engine([red, green], 2)
+    engine = ToyEngine([red, green], 2)
     engine.run()
     engine.end()
     assert "ended before it could begin" in red.problem
@@ -106,7 +126,7 @@ def test_a_release_that_gives_up_leaves_the_others(tmp_path: Path) -> None:
 
 def test_a_worker_that_was_killed_while_idle_is_replaced(tmp_path: Path) -> None:
     pool = ToyPool(tmp_path)
-    engine = Engine([pool], 1)
+    engine = ToyEngine([pool], 1)
     engine.run()
     os.kill(pool.workers[0].process.pid, signal.SIGKILL)
     wait_until(lambda: pool.workers[0].process.poll() is not None)

@@ -7,14 +7,17 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from harness.core import processes
 from harness.core.child_process import PipedProcess
-from harness.workers.engine import Assignment, Worker, WorkerEnd, WorkPool
+from harness.workers.engine import Assignment, Engine, Worker, WorkerEnd, WorkPool
 
 WORKER = Path(__file__).with_name("toy_worker.py")
+MAX_QUIET_TURNS = 300  # of at most 0.2 s each, which a busy machine may need to start a worker
+MAX_STARTS = 60  # of items, and of workers: no test here has so many
 
 
 class ToyWorker(PipedProcess, Worker[str]):
@@ -110,3 +113,25 @@ class ToyPool(WorkPool[str, str]):
 
     def report_lost_worker(self, end: WorkerEnd, was_idle: bool) -> None:
         self.lost_workers.append(end.words)
+
+    def describe(self) -> str:
+        """Describe what has happened so far."""
+        ended = f"{len(self.results)} results, {len(self.lost)} lost, {self.lost_workers}"
+        return f"{self.name}: {ended}, {self.started_workers} workers, begun {self.begun}"
+
+
+class ToyEngine(Engine):
+    """An engine that fails once nothing happens any more, or the same happens again and again."""
+
+    def iterate_turns(self) -> Iterator[None]:
+        quiet_turns, before = 0, ""
+        for _ in super().iterate_turns():
+            now = "; ".join(pool.describe() for pool in self.pools if isinstance(pool, ToyPool))
+            quiet_turns = quiet_turns + 1 if now == before else 0
+            before = now
+            assert quiet_turns < MAX_QUIET_TURNS, f"nothing happens any more: {now}"
+            for pool in self.pools:
+                if isinstance(pool, ToyPool):
+                    starts = max(len(pool.begun), pool.started_workers)
+                    assert starts <= MAX_STARTS, f"the same happens again and again: {now}"
+            yield

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
+from harness.core.outcomes import Verdict
 from harness.runs.eval import paired_statistics
-from harness.runs.eval.paired_statistics import (
-    compute_required_log_wealth,
-    decide_verdict,
-)
-from harness.store.eval.values import ComparisonVerdict as Verdict
+from harness.runs.eval.paired_statistics import compute_required_log_wealth, decide_verdict
 
 
 @cache

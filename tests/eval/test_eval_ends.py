@@ -64,7 +64,7 @@ def words_for(home: Path, *, jobs: int = 1, **be: Any) -> list[str]:
 def test_a_run_that_ends_well_leaves_no_process(fakes: Fakes) -> None:
     assert fakes.shared.scorer  # which outlives this test
     before = set(processes.iterate_descendants(os.getpid()))
-    assert fakes.run(make_fake("base"), make_fake("alike", "base"), items=25).status == "done"
+    assert fakes.run(make_fake("base"), make_fake("alike", "base"), items=25).status == "finished"
     assert set(processes.iterate_descendants(os.getpid())) <= before
 
 
@@ -106,12 +106,12 @@ def test_a_call_from_its_words_to_its_page(tmp_path: Path) -> None:
         out, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 1, errors
     evaluation = json.loads(out)
-    assert evaluation["state"] == "done"
+    assert evaluation["status"] == "finished"
     assert [one["verdict"] for one in evaluation["compared"]] == ["differs", "improved"]
     assert json.loads((tmp_path / "r.json").read_text())["green"] is False
     assert list((tmp_path / "reports" / "out").glob("eval-*.html"))
     [listed] = EvalTable(Store(tmp_path / ".unfix" / "runs.sqlite")).list_runs()
-    assert listed.status == "done"
+    assert listed.status == "finished"
 
 
 def test_help_is_quick_and_listing_imports_nothing_of_this(

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from faked import TOY, Fakes, make_fake, with_share, write_fake_lm_eval
-from fixture_types import Patch
+from faked import TOY, Fakes, make_fake, with_share
 
-from harness.core.errors import UnfixError, UnknownToggleError
+from harness.core.errors import UnknownToggleError
+from harness.core.outcomes import Verdict
 from harness.matrices.schema import FaultPlacement
-from harness.runs.eval import lm_eval_scorer, paired_statistics, server_comparison
-from harness.runs.eval.runner import EvaluationRunner
-from harness.store.eval.values import ComparisonResult, Evaluation, ItemAnswer, ServedConfiguration
-from harness.store.eval.values import ComparisonVerdict as Verdict
+from harness.runs.eval import paired_statistics
+from harness.store.eval.values import ComparisonResult, Evaluation
 from reports.eval.view import make_view
 
 
@@ -41,7 +37,7 @@ def test_a_regressed_candidate_gets_no_more_items(fakes: Fakes) -> None:
     assert len(record.read_text().splitlines()) == found.items
     assert (found.lost, found.gained, found.errors) == (count_items(wrong, found.items), 0, 0)
     assert [one.why for one in found.differences] == ["lost"] * found.lost
-    assert evaluation.status == "done"
+    assert evaluation.status == "finished"
     assert not evaluation.green
     [problem] = evaluation.problems
     assert "worse against base (unfix_recall): regressed" in problem
@@ -73,29 +69,6 @@ def test_an_undecided_pair_gets_items_up_to_the_limit(fakes: Fakes) -> None:
     assert not evaluation.green
 
 
-def test_doubts_end_where_there_are_no_more_items(fakes: Fakes, monkeypatch: Patch) -> None:
-    original = EvaluationRunner._make_job
-    make = lambda *given: replace(original(*given), drawn_items=30)  # noqa: E731
-    monkeypatch.setattr(EvaluationRunner, "_make_job", make)
-    evaluation = fakes.run(make_fake("base"), make_fake("one", "base"), items=60, limit=400)
-    assert (get_only_result(evaluation).verdict, get_only_result(evaluation).items) == (
-        Verdict.CANNOT_TELL,
-        30,
-    )
-    assert evaluation.status == "done"
-    assert not evaluation.green
-
-
-def test_two_doubts_of_one_base_at_different_places(fakes: Fakes, monkeypatch: Patch) -> None:
-    """The base is sent the missing items of each, whichever comes last."""
-    short = make_fake("short", "base")
-    short.items = 10
-    monkeypatch.setattr(paired_statistics, "DEFAULT_ITEMS", 15)
-    evaluation = fakes.run(make_fake("base"), make_fake("long", "base"), short, items=30, limit=45)
-    assert {one.candidate: one.items for one in evaluation.compared} == {"long": 45, "short": 45}
-    assert {one.verdict for one in evaluation.compared} == {Verdict.CANNOT_TELL}
-
-
 def test_errors_are_open_and_red(fakes: Fakes) -> None:
     share = [5, 1]
     evaluation = fakes.run(
@@ -114,7 +87,7 @@ def test_errors_are_open_and_red(fakes: Fakes) -> None:
 
 
 def test_a_server_without_any_answer_hangs(fakes: Fakes) -> None:
-    fakes.request_timeout = 3.0
+    fakes.request_timeout = 1.5
     hanging = (make_fake("all", "base", hang=[1, 1]), make_fake("some", "base", hang=[8, 1]))
     evaluation = fakes.run(make_fake("base"), *hanging, items=8)
     verdicts = {one.candidate: one.verdict for one in evaluation.compared}
@@ -141,9 +114,9 @@ def test_a_base_that_dies_leaves_the_rest_to_be_told(fakes: Fakes) -> None:
     ("be", "verdict", "words"),
     [
         ({"launches": 9}, Verdict.SAME, ""),
-        ({"launches": 9, "reports": "scatter wrote 4 bytes past the end"}, Verdict.FAILED,
+        ({"launches": 9, "reports": "scatter wrote 4 bytes past the end"}, Verdict.FAILS,
          "scatter wrote 4 bytes past the end (a.py:7, program (0, 1, 2))"),
-        ({}, Verdict.FAILED, "no process launched a Triton kernel, so the check says nothing"),
+        ({}, Verdict.FAILS, "no process launched a Triton kernel, so the check says nothing"),
     ],
 )  # fmt: skip
 def test_gpu_reports_fail_the_configuration(
@@ -184,7 +157,7 @@ def test_a_run_without_answers_or_comparisons_is_red(fakes: Fakes) -> None:
     evaluation = fakes.run(
         make_fake("base", stillborn=True), make_fake("one", "base", stillborn=True)
     )
-    assert evaluation.status == "done"
+    assert evaluation.status == "finished"
     assert not any(served.answers for served in evaluation.served)
     assert "nothing was answered" in evaluation.problems
     assert all("ended before it was ready" in served.failure for served in evaluation.served)
@@ -197,68 +170,6 @@ def test_a_run_without_answers_or_comparisons_is_red(fakes: Fakes) -> None:
     )
     assert "nothing was compared" in evaluation.problems
     assert not (fakes.root / "servers" / "gone").exists()
-
-
-def test_a_refusal_of_lm_eval_ends_the_run(fakes: Fakes, monkeypatch: Patch) -> None:
-    reply = 'os.write(int(sys.argv[2]), b\'{"failed": "ValueError: several tasks"}\\n\')'
-    python = write_fake_lm_eval(fakes.root, reply)
-    monkeypatch.setattr(lm_eval_scorer, "find_lm_eval_python", lambda: python)
-    runner = fakes.prepare_run(make_fake("base"))
-    runner.servers._idle_scorers = SimpleQueue()
-    with pytest.raises(UnfixError, match="lm-eval: ValueError: several tasks"):
-        runner.execute()
-    assert runner.evaluation.status == "stopped"
-    assert not runner.evaluation.green
-
-
-@pytest.mark.parametrize("stop", [KeyboardInterrupt(), UnfixError("it ended")])
-def test_a_failure_after_a_stop_is_noted(
-    fakes: Fakes, monkeypatch: Patch, stop: BaseException
-) -> None:
-    runner = fakes.prepare_run(make_fake("base"))
-
-    def raise_stop() -> None:
-        raise stop
-
-    def full() -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(runner, "_serve_configurations", raise_stop)
-    monkeypatch.setattr(runner.comparer, "compare_served", full)
-    with pytest.raises(type(stop)) as raised:
-        runner.execute()
-    assert raised.value is stop
-    assert stop.__notes__ == ["and then OSError: no space left"]
-    assert runner.evaluation.status == "stopped"
-
-
-def make_answers(*numbers: int, prompt: str = "p") -> list[ItemAnswer]:
-    return [ItemAnswer("t", number, prompt, "a", "a", True, tokens=["a"]) for number in numbers]
-
-
-@pytest.mark.parametrize(
-    ("base", "candidate", "words"),
-    [
-        (make_answers(0, 1), make_answers(0, 1, 2), "the base was never asked t:2"),
-        (make_answers(0), make_answers(0, prompt="q"), "asked different things as t:0"),
-        (make_answers(0), make_answers(), "the task has no items"),
-    ],
-)
-def test_different_items_are_refused(
-    fakes: Fakes, base: list[ItemAnswer], candidate: list[ItemAnswer], words: str
-) -> None:
-    first = ServedConfiguration("base", "m", "r", [], "cpu", answers=base)
-    second = ServedConfiguration("one", "m", "r", [], "cpu", answers=candidate)
-    with pytest.raises(UnfixError, match=words) as refused:
-        server_comparison.compare_accuracy(first, second, "t", comparison_count=1, tolerance=0.05)
-    assert candidate == [] or isinstance(refused.value, paired_statistics.DifferentItemsError)
-    runner = fakes.prepare_run(make_fake("base"), make_fake("one", "base"))
-    second.answers = second.answers or make_answers(0)
-    task = "t" if candidate else "u"
-    found = runner.comparer.compare_pair(first, second, "accuracy", "", task)
-    assert found.verdict is Verdict.CANNOT_TELL
-    assert words in found.words
-    assert not found.verdict.shows_fault  # an error of the harness catches no fault
 
 
 def run_with_faults(fakes: Fakes, **be: Any) -> Evaluation:
@@ -362,6 +273,6 @@ def test_a_candidate_that_dies_has_failed(fakes: Fakes) -> None:
     assert served.failure == "the server died: out of memory: CUDA out of memory (SIGKILL)"
     assert any(answer.right for answer in served.answers)
     found = get_only_result(evaluation)
-    assert (found.verdict, found.errors > 0) == (Verdict.FAILED, True)
+    assert (found.verdict, found.errors > 0) == (Verdict.FAILS, True)
     assert "out of memory" in found.words
     assert not evaluation.green

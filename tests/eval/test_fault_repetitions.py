@@ -5,64 +5,31 @@ A server that fails with a fault is started again, on a GPU all times at once.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import threading
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
-from calling import PATIENCE_SECONDS
 from faked import TOY, Fakes, make_fake
-from fixture_types import Patch
 from outputs import make_output
 
 from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
 from harness.matrices.schema import FaultPlacement, MatrixFile
 from harness.runs.eval.evaluation_comparer import EvaluationComparer
-from harness.runs.eval.evaluation_servers import EvaluationServers
 from harness.runs.eval.fault_evidence import (
     MAX_REPEATED_FAILURES,
     choose_repeated_items,
     explain_unconfirmed,
 )
-from harness.runs.eval.runner import begin_evaluation, request_nothing
-from harness.runs.eval.serving_job import ServingJob
+from harness.runs.eval.runner import begin_evaluation
 from harness.runs.eval.token_divergence import TokenOutput
 from harness.store.eval.values import Evaluation, ItemAnswer, RepeatedRun, ServedConfiguration
-from harness.workers.servers.server import ServerFailed, SglangServer
 
 REPETITIONS = REQUIRED_FAILURES - 1
 ITEMS = 8  # of each of two tasks
 ALL_ITEMS = 2 * ITEMS
 # Wrong from the ninth request since the cache was emptied: every item of the second task is.
 UNDER_LOAD = {"wrong": [1, 1], "wrong_after": ITEMS}
-
-
-@pytest.mark.parametrize("jobs", [1, REPETITIONS])
-def test_as_many_repetitions_run_at_once_on_a_gpu_as_jobs_are_allowed(
-    fakes: Fakes, monkeypatch: Patch, jobs: int
-) -> None:
-    servers = EvaluationServers(replace(fakes.where(), device="cuda"), 0, jobs)
-    all_run, has_room = threading.Barrier(jobs), []
-
-    @contextlib.contextmanager
-    def die(job: ServingJob, release: str, served: ServedConfiguration) -> Iterator[SglangServer]:
-        if not job.is_planted:
-            all_run.wait(PATIENCE_SECONDS)
-            has_room.append(servers._places.acquire(blocking=False))
-            all_run.wait(PATIENCE_SECONDS)
-        raise ServerFailed("it dies")
-        yield
-
-    monkeypatch.setattr(servers, "_run_server", die)
-    job = ServingJob("one", make_fake("one"), {"unfix_recall": [0]}, 1, 1, "")
-    job.is_planted = True
-    served = servers.serve_job(job, request_nothing)
-    assert [run.failure for run in served.repeated] == ["it dies"] * REPETITIONS
-    assert has_room == [False] * REPETITIONS
 
 
 @pytest.mark.parametrize(

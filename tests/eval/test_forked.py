@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +13,7 @@ from faked import PYTHON, read_pids
 from fixture_types import Patch
 
 from harness.core import paths
-from harness.core.process_exit import ExitKind
+from harness.core.outcomes import Outcome
 from harness.releases import source_trees
 from harness.workers import command_supervisor
 from harness.workers.servers.server import ServerFailed, ServerSetup, SglangServer
@@ -93,7 +90,7 @@ def test_a_forked_server_leaves_no_process(zygote: ServerZygote, place: Path) ->
     assert not any(map(is_alive, read_pids(pids)))
     record = command_supervisor.read_exit(place / "one")
     assert record is not None
-    assert record.kind is ExitKind.STOPPED
+    assert record.kind is Outcome.STOPPED
 
 
 def test_a_forked_server_that_dies_says_why(zygote: ServerZygote, place: Path) -> None:
@@ -121,20 +118,6 @@ def test_a_release_that_captures_prefills_gets_the_option_against_it(place: Path
         assert (warm.is_warm, cold.is_warm) == (True, False)
 
 
-def test_nothing_is_left_of_a_forked_server_whose_supervisor_was_killed(
-    zygote: ServerZygote, place: Path
-) -> None:
-    pids = place / "pids"
-    be = make_setup(deaf=True, brood=["plain", "mute"], pids=str(pids))
-    with SglangServer(be, place / "one", zygote) as server:
-        server.wait_until_ready(PATIENCE_SECONDS)
-        assert wait_until(lambda: len(read_pids(pids)) == 2)
-        os.kill(server._pid, signal.SIGKILL)
-        assert wait_until(lambda: server.has_exited)
-    zygote.close()  # the last parent of untraceable processes
-    assert not any(map(is_alive, read_pids(pids)))
-
-
 def test_without_its_zygote_a_server_starts_cold(zygote: ServerZygote, place: Path) -> None:
     with SglangServer(make_setup(), place / "one", zygote) as one:
         one.wait_until_ready(PATIENCE_SECONDS)
@@ -154,14 +137,3 @@ def test_a_failing_import_is_the_reason_of_the_failure(place: Path) -> None:
                 ServerFailed, match=r"cannot be imported here: AssertionError|ended"
             ):
                 SglangServer(setup, place / name, zygote)
-
-
-def test_a_zygote_that_is_ended_while_it_imports_lets_nobody_wait(place: Path) -> None:
-    registry = place / "sglang" / "srt" / "models" / "registry.py"
-    registry.write_text("import time\ntime.sleep(600)\n")
-    with ServerZygote(make_setup(), place / "zygote.log") as zygote:
-        threading.Timer(0.7, zygote.end).start()
-        began = time.monotonic()
-        with pytest.raises(ServerFailed, match=r"ended|cannot be imported"):
-            SglangServer(make_setup(), place / "one", zygote)
-        assert time.monotonic() - began < PATIENCE_SECONDS  # its import takes twice as long

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from outputs import compare_one, make_output
 
+from harness.core.outcomes import Verdict
 from harness.runs.eval.token_divergence import (
     MIN_LOGPROB_NOISE,
     MIN_MARGIN_NOISE,
     TokenOutput,
     compare_outputs,
 )
-from harness.store.eval.values import ComparisonVerdict as Verdict
 
 EPS = MIN_LOGPROB_NOISE["float32"]
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from harness.core.errors import NotReadyError, UnfixError
 from harness.runs.eval import lm_eval_client
-from harness.runs.eval.lm_eval_scorer import LmEvalScorer, get_task_name
+from harness.runs.eval.lm_eval_scorer import LmEvalScorer
 from harness.store import record_files
 from harness.store.eval.values import ItemAnswer, ServedConfiguration
 from harness.workers.servers.server import ServerFailed, SglangServer
@@ -62,15 +62,6 @@ def test_prompts_arrive_verbatim_and_answers_match(
         assert answer.tokens == list(answer.text)
         assert answer.logprobs == [-0.125] * len(answer.text)
         assert answer.margins == [4.0] * len(answer.text)
-
-
-def test_all_tasks_of_ours_at_once(serve: FakeServers, lm_eval: SharedLmEval) -> None:
-    server = serve()
-    samples = {get_task_name(task): [0, 5] for task in ("recall", "needle", "shared")}
-    answers = ask_server(lm_eval, server, samples=samples)
-    pairs = [(task, number) for task in samples for number in (0, 5)]
-    assert [(one.task, one.number) for one in answers] == pairs
-    assert all(answer.right for answer in answers)
 
 
 @pytest.mark.parametrize(
@@ -120,17 +111,6 @@ def test_a_server_that_gives_no_answer_for_a_whole_limit_gets_no_more_questions(
     assert wait_until(
         lambda: record.exists() and 1 <= len(record.read_text().splitlines()) <= request_count
     )
-
-
-def test_time_for_all_of_them_ends(serve: FakeServers, lm_eval: SharedLmEval) -> None:
-    answers = ask_server(
-        lm_eval, serve(slow=0.6), list(range(40)), concurrency=2, total_timeout=10.0
-    )
-    assert [answer.number for answer in answers] == list(range(40))
-    right = [answer for answer in answers if answer.right]
-    assert 2 <= len(right) <= 34  # two at a time, each of 0.6 s
-    assert {answer.right for answer in answers if answer not in right} == {None}
-    assert any(answer.error == "not asked: 10 s were over" for answer in answers)
 
 
 def test_a_dying_servers_answers_are_kept(serve: FakeServers, lm_eval: SharedLmEval) -> None:
@@ -210,7 +190,7 @@ def test_a_task_that_there_is_not(
         ask_server(lm_eval, serve(), samples={task: [0]})
 
 
-@pytest.mark.parametrize("kind", ["multiple_choice", "loglikelihood", "loglikelihood_rolling"])
+@pytest.mark.parametrize("kind", ["multiple_choice", "loglikelihood"])
 def test_a_task_that_is_scored_by_likelihood_is_refused(
     serve: FakeServers, lm_eval: SharedLmEval, monkeypatch: Patch, kind: str
 ) -> None:
@@ -315,24 +295,6 @@ def test_any_answer_is_understood_whole_or_not_at_all(answer: Any) -> None:
         assert len(found[name]) in (0, count)
         assert all(one is None or math.isfinite(one) for one in found[name])
     json.dumps(found, allow_nan=False).encode()
-
-
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        ({"object": "error", "message": "too long"}, "no answer: .*too long"),
-        ({"choices": []}, "not enough values"),
-        (None, "not subscriptable"),
-        *(({"choices": [{"text": "ab", "logprobs": logprobs}]}, error) for logprobs, error in (
-         ({"tokens": ["a", "b"], "token_logprobs": [-1.0]}, "2 tokens, 1 logprobs"),
-         ({"tokens": ["a"], "top_logprobs": [None, None]}, "1 tokens, 0 logprobs, 2 top"),
-         ({"tokens": "ab"}, "no lists"), ({"tokens": [7]}, "a token of the answer is no text"),
-         ([1], "has no attribute"))),
-    ],
-)  # fmt: skip
-def test_an_answer_in_another_form_is_refused(answer: Any, error: str) -> None:
-    with pytest.raises((ValueError, TypeError, AttributeError), match=error):
-        lm_eval_client.parse_completion(answer)
 
 
 def test_margins_are_over_the_best_other_token() -> None:

@@ -7,11 +7,8 @@ import os
 import threading
 import time
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
-from calling import PATIENCE_SECONDS
 from faked import Fakes, make_fake
 
 from harness.runs.eval import job_session
@@ -92,50 +89,6 @@ def test_the_time_on_a_processor_is_read() -> None:
         pass
     after = rank_standstill._read_threads([os.getpid()])[threading.get_native_id()]
     assert after.ticks > before.ticks + rank_standstill.MAX_POLLING_TICKS
-
-
-class StandingServer:
-    """A server whose ranks stand still from the start; what is done to it is written down."""
-
-    def __init__(self, patch: Patch, error: Exception | None = None) -> None:
-        self.handle = SimpleNamespace(pid=0)
-        self.seconds_to_ready = 0.0
-        self.error = error
-        self.calls: list[str] = []
-        self.stopped = threading.Event()
-        patch.setattr(rank_standstill, "POLL_SECONDS", 0.01)
-        patch.setattr(rank_standstill, "MIN_STILL_SECONDS", 0.0)
-        patch.setattr(rank_standstill, "read_rank_activities", self.read_rank_activities)
-
-    def read_rank_activities(self, _: int) -> dict[int, RankActivity]:
-        return make_rank(main=ASLEEP)
-
-    def describe_hang(self) -> str:
-        self.calls.append("describe")
-        if self.error is not None:
-            raise self.error
-        return "hang: here"
-
-    def stop(self) -> None:
-        self.calls.append("stop")
-        self.stopped.set()
-
-    def watch(self) -> StandstillWatch:
-        return StandstillWatch(cast("SglangServer", self))
-
-
-def test_an_error_of_the_watch_ends_the_server_and_is_raised(monkeypatch: Patch) -> None:
-    standing = StandingServer(monkeypatch, OSError("no log"))
-    with pytest.raises(OSError, match="no log"), standing.watch() as watch:
-        standing.stopped.wait(PATIENCE_SECONDS)
-    assert (standing.calls, watch.hang) == (["describe", "stop"], "")
-
-
-def test_a_start_that_was_quick_gives_no_short_limit(monkeypatch: Patch) -> None:
-    standing = StandingServer(monkeypatch)
-    monkeypatch.setattr(rank_standstill, "MIN_STILL_SECONDS", 60.0)
-    with standing.watch():
-        assert not standing.stopped.wait(0.2)
 
 
 class HangingServers:

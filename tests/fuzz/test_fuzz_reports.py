@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 from nights import make_record
-from rich.console import Console
 
-from harness.cli import options, progress_display
-from harness.cli.fuzz.progress import FuzzProgress
+from harness.cli import options
 from harness.core import paths
+from harness.core.outcomes import RunStatus
 from harness.runs.fuzz import failure_files, failure_identity
 from harness.runs.fuzz.worker import find_function_lines
 from harness.store.fuzz.values import (
@@ -40,19 +39,6 @@ def make_error(number: int) -> BaseException:
     except (ValueError, AssertionError) as error:
         return error
     raise RuntimeError
-
-
-def find_key(error: BaseException) -> str:
-    return failure_identity.failure_from_error(error, HERE).key
-
-
-def test_failures_are_told_apart_by_type_and_place_and_not_by_numbers() -> None:
-    assert (
-        find_key(make_error(101))
-        == find_key(make_error(5000))
-        != find_key(make_error(1))
-        == find_key(make_error(2))
-    )
 
 
 def test_the_place_is_the_innermost_that_is_a_suites_or_sglangs() -> None:
@@ -147,7 +133,8 @@ def make_run() -> FuzzRun:
     ]
     coverage = [FileCoverage("1.0", "sglang/a.py", 3, 4, 10, 200)]
     run = FuzzRun("fuzz-1", "2026-01-01T00:00:00+00:00", 7, 60.0, seconds=32.0, search_seconds=20.0)
-    run.status, run.tests, run.coverage, run.failures = "finished", tests, coverage, [failure]
+    run.tests, run.coverage, run.failures = tests, coverage, [failure]
+    run.status = RunStatus.FINISHED
     tests[0].exhausted = tests[1].exhausted = True
     run.problems = ["a worker [2] ended"]
     return run
@@ -173,30 +160,6 @@ def test_each_report_of_a_run_has_all_its_results(capsys: pytest.CaptureFixture[
     in_page = html.unescape(page.render_page(make_run()))
     for report in (shown, in_markdown, in_page):
         assert [words for words in CONTENTS if words not in report] == []
-
-
-def test_a_log_has_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
-    with FuzzProgress() as progress:
-        progress.report_progress(make_run())
-        assert capsys.readouterr().err == ""
-        progress.last_logged -= progress_display.LOG_INTERVAL + 1
-        progress.report_progress(make_run())
-    assert capsys.readouterr().err == f"unfix: so far {SUMMARY}\n"
-
-
-def test_a_terminal_has_a_table(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    console = Console(stderr=True, force_terminal=True, width=120, highlight=False)
-    monkeypatch.setattr(progress_display, "Console", lambda **_: console)
-    with FuzzProgress() as progress:
-        progress.report_progress(make_run())
-        progress.report_failure(make_run().failures[0])
-    shown = capsys.readouterr().err
-    assert "nearest to an edge" in shown
-    assert "fullness 0.75" in shown
-    assert "unfix: failed: suites/k/test_k.py::test_x on SGLang 1.0" in shown
 
 
 def test_a_name_says_what_failed_and_is_one_for_each_failure() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -15,10 +17,12 @@ from forked import UNFIX
 from nights import Nights, by_test, read_failures
 
 from harness.core.errors import NotReadyError
+from harness.runs.fuzz.recorded_search import FuzzListener, RecordedSearch
 from harness.runs.fuzz.release_search import GRACE_SECONDS
 from harness.runs.fuzz.runner import FuzzDriver
 from harness.store.database import Store
 from harness.store.fuzz.table import FuzzTable
+from harness.store.fuzz.values import FuzzRun
 
 PASSING = """
 @guards("toy-plain")
@@ -164,20 +168,6 @@ def test_waits(hangs, number):
     assert "test_waits: an example was not done at the end" in problem
 
 
-def test_an_example_that_outlasts_the_budget_is_a_problem_and_is_ended(nights: Nights) -> None:
-    nights.write(
-        """
-@given(number=st.integers())
-def test_sleeps(number):
-    time.sleep(600)
-"""
-    )
-    night = nights.night("-j", "1", seconds=1)
-    (problem,) = night["problems"]
-    assert "test_sleeps: an example was not done at the end" in problem
-    wait_until(lambda: not list_living_processes(nights.root))
-
-
 def test_a_budget_begins_when_the_release_is_imported(nights: Nights) -> None:
     nights.write("time.sleep(1.5)\n" + PASSING)
     night = nights.night("-j", "1", seconds=1, code=0)
@@ -185,13 +175,39 @@ def test_a_budget_begins_when_the_release_is_imported(nights: Nights) -> None:
 
 
 def test_a_later_release_whose_import_outlasts_the_run_is_no_green_run() -> None:
-    runner: Any = object.__new__(FuzzDriver)
-    runner.request, runner.deadline = SimpleNamespace(seconds=5.0), 100.0
-    release: Any = SimpleNamespace(name="1.0.0", running={}, deadline=0.0, test_states=[])
-    runner.enforce_limits(release, now=99.0)
+    search: Any = SimpleNamespace(name="1.0.0", running={}, deadline=0.0, test_states=[])
+    search.request, search.budget = SimpleNamespace(seconds=5.0), SimpleNamespace(deadline=100.0)
+    RecordedSearch.enforce_limits(search, now=99.0)
     words = "5 s were over before SGLang 1.0.0 was imported: say more with --for"
     with pytest.raises(NotReadyError, match=words):
-        runner.enforce_limits(release, now=101.0)
+        RecordedSearch.enforce_limits(search, now=101.0)
+
+
+def test_a_second_signal_waits_until_what_was_found_is_recorded() -> None:
+    """The run is stopped, or its engine failed: the slices that run have failures in files."""
+
+    class Files:
+        def read_note(self) -> SimpleNamespace:
+            os.kill(os.getpid(), signal.SIGINT)
+            return SimpleNamespace(examples=5)
+
+        def read_failures(self) -> list[object]:
+            return []
+
+    found = [SimpleNamespace(examples=0), SimpleNamespace(examples=0)]
+    release: Any = SimpleNamespace(has_ended=True, end_workers=lambda: None)
+    release.get_files, release.measure_coverage = lambda each: Files(), list
+    release.rescue_failures = lambda: RecordedSearch.rescue_failures(release)
+    release.running = {
+        number: SimpleNamespace(item=SimpleNamespace(test_state=SimpleNamespace(test_result=one)))
+        for number, one in enumerate(found)
+    }
+    request: Any = SimpleNamespace(targets=[], jobs=1, seconds=5.0)
+    driver = FuzzDriver(request, FuzzRun("fuzz-1", "2026-01-01T00:00:00+00:00"), FuzzListener())
+    driver.releases = [release]
+    with contextlib.suppress(KeyboardInterrupt):
+        driver.run_to_end()
+    assert [one.examples for one in found] == [5, 5]
 
 
 def test_a_file_that_cannot_be_collected_is_a_problem(nights: Nights) -> None:

@@ -16,13 +16,6 @@ from harness.core import device
 device.shares_processes = lambda _: True
 sys.exit(main.main(sys.argv[1:]))
 """
-MANY = """
-@pytest.mark.parametrize("copy", range(6))
-@given(number=st.integers(0, 10**9))
-def test_passes(copy, number):
-    with open(os.path.join(os.path.dirname(__file__), "processes"), "a") as file:
-        file.write(f"{os.getpid()}\\n")
-"""
 SUITE = """
 @given(number=st.integers(0, 10**9))
 def test_passes(number):
@@ -83,20 +76,6 @@ def test_failures_deaths_and_hangs_are_found_as_in_forks(shared_nights: SharedNi
     assert by_test(night)["passes"]["examples"] > 0
 
 
-def test_many_slices_run_in_one_process(shared_nights: SharedNights) -> None:
-    shared_nights.write(MANY)  # a slice of one of many tests is as short as can be
-    processes = shared_nights.suite / "processes"
-
-    def has_many_slices(night: dict[str, Any]) -> bool:
-        if sum(test["slices"] for test in night["tests"]) <= 4:
-            processes.unlink()
-            return False
-        return True
-
-    shared_nights.night(code=0, is_enough=has_many_slices)
-    assert 1 <= len(set(processes.read_text().splitlines())) <= 2  # two jobs
-
-
 def test_what_another_slice_left_is_no_failure(shared_nights: SharedNights) -> None:
     shared_nights.write(LEAKING)
 
@@ -108,28 +87,3 @@ def test_what_another_slice_left_is_no_failure(shared_nights: SharedNights) -> N
     (problem,) = night["problems"]
     assert "a process that had run other tests, and not in a new one" in problem
     assert by_test(night)["second"]["examples"] > 0
-
-
-# Forks cannot use the device, as where a release's import starts CUDA.
-WITHOUT_FORKS = """
-from harness.core import device
-
-device.can_forks_use_device = lambda: False
-"""
-
-
-def test_processes_import_the_release_where_forks_cannot_use_the_device(
-    shared_nights: SharedNights,
-) -> None:
-    """A new process takes seconds to start, and its slice has its whole time nevertheless."""
-    shared_nights.write(SUITE.partition("@given(number=st.integers(0, 100))\ndef test_hangs")[0])
-    file = next(shared_nights.suite.glob("test_*.py"))
-    file.write_text(file.read_text() + WITHOUT_FORKS)
-
-    def is_enough(night: dict[str, Any]) -> bool:
-        return {"fails", "dies"} <= read_failures(night).keys()
-
-    night = shared_nights.night("--limit", "1", "--seed", "3", seconds=5, is_enough=is_enough)
-    assert read_failures(night).keys() == {"fails", "dies"}
-    assert by_test(night)["passes"]["examples"] > 0
-    assert night["problems"] == []

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from nights import Nights, make_record
@@ -13,8 +10,7 @@ from nights import Nights, make_record
 from harness.cli import options
 from harness.cli.main import main
 from harness.core.errors import NotReadyError, UnfixError
-from harness.releases import installer
-from harness.runs.fuzz import example_corpus, failure_files
+from harness.runs.fuzz import failure_files
 from harness.store.fuzz.values import FoundFailure
 
 PASSING = """
@@ -68,20 +64,6 @@ def test_a_budget_is_read_as_people_write_it(words: str, seconds: float) -> None
     assert options.parse_budget(words, "--for") == seconds
 
 
-def test_a_release_that_can_be_had_from_nowhere_is_named_and_nothing_is_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def pip(words: list[str]) -> None:
-        raise NotReadyError("the package index cannot be reached")
-
-    monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
-    monkeypatch.setattr(installer, "run_pip", pip)
-    assert main(["fuzz", "--release", "0.5.18"]) == 3
-    says = capsys.readouterr().err
-    assert says.startswith("unfix: installing SGLang 0.5.18 (2.6 GB, with torch)\n")
-    assert says.splitlines()[-1] == "unfix: the package index cannot be reached"
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -119,18 +101,6 @@ def test_a_folder_that_examples_cannot_be_kept_in_is_told_before_anything_runs(
     assert done.returncode == 3
     assert "examples cannot be kept in" in done.stderr
     assert "set UNFIX_HOME to a folder on another disk" in done.stderr
-
-
-def full_disk(*arguments: Any, **named: Any) -> Any:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def test_a_disk_that_is_full_is_told_before_anything_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(NotReadyError, match="No space left on device; make room there"):
-        example_corpus.prepare_corpus(tmp_path)
 
 
 def test_a_night_on_a_disk_that_fills_up_ends_with_words(nights: Nights) -> None:

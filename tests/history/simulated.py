@@ -8,19 +8,14 @@ from pathlib import Path
 
 import msgspec
 
+from harness.core.outcomes import Outcome, RunStatus, Verdict
 from harness.runs.history import time_window, timelines
 from harness.runs.history.values import NightHistory, Timeline
 from harness.store.bisect.table import BisectTable
 from harness.store.bisect.values import BisectSearch
 from harness.store.database import Store
 from harness.store.eval.table import EvalTable
-from harness.store.eval.values import (
-    ComparisonResult,
-    ComparisonVerdict,
-    Evaluation,
-    ItemAnswer,
-    ServedConfiguration,
-)
+from harness.store.eval.values import ComparisonResult, Evaluation, ItemAnswer, ServedConfiguration
 from harness.store.fuzz.table import FuzzTable
 from harness.store.fuzz.values import (
     FailureRecord,
@@ -30,38 +25,30 @@ from harness.store.fuzz.values import (
     RunFailure,
 )
 from harness.store.matrix.table import MatrixTable
-from harness.store.matrix.values import AttemptOutcome as Ended
 from harness.store.matrix.values import CellAttempt, MatrixCellResult, MatrixRun
 from harness.store.mutate.faults import MutationFault
 from harness.store.mutate.table import MutationTable
-from harness.store.mutate.values import FaultOutcome, FaultResult, MutationRun
+from harness.store.mutate.values import FaultResult, MutationRun
 from harness.store.prove.table import ProveTable
-from harness.store.prove.values import (
-    CellResult,
-    CellVerdict,
-    ProveRun,
-    ReleaseFacts,
-    SideOutcome,
-    SideResult,
-)
+from harness.store.prove.values import CellResult, ProveRun, ReleaseFacts, SideResult
 
 FIRST = datetime.datetime(2026, 11, 1, 23, 0, tzinfo=datetime.UTC)
 NOW = datetime.datetime(2026, 11, 30, 8, 0, tzinfo=datetime.UTC)
 GUARD = "suites/kv_indices/test_kv_indices.py::test_rows"
 SCORES = {
-    "o": CellVerdict.PROVEN,
-    "x": CellVerdict.BROKEN,
-    "t": CellVerdict.TOOTHLESS,
-    "?": CellVerdict.NA,
+    "o": Verdict.PROVEN,
+    "x": Verdict.BROKEN,
+    "t": Verdict.TOOTHLESS,
+    "?": Verdict.NA,
 }
 ENDS = {
-    "o": [Ended.GREEN],
-    "x": [Ended.RED],
-    "f": [Ended.RED, Ended.GREEN],
-    "?": [Ended.NOT_READY],
-    "l": [Ended.LOST],
-    "c": [Ended.CRASH],
-    "r": [Ended.RED],
+    "o": [Outcome.PASSED],
+    "x": [Outcome.FAILED],
+    "f": [Outcome.FAILED, Outcome.PASSED],
+    "?": [Outcome.NOT_READY],
+    "l": [Outcome.LOST],
+    "c": [Outcome.SEGFAULT],
+    "r": [Outcome.FAILED],
 }
 
 
@@ -92,7 +79,7 @@ class SimulatedNights:
         *,
         release: str = "0.5.18",
         commit: str = "aaa",
-        status: str = "finished",
+        status: RunStatus = RunStatus.FINISHED,
         hours: float = 0.0,
         seconds: float = 2.0,
         problems: tuple[str, ...] = (),
@@ -109,17 +96,17 @@ class SimulatedNights:
             if letter == "-":
                 continue
             replay = "./unfix replay-it"
-            passed = SideResult("fixed", SideOutcome.PASSED, seconds, reach=3, replay=replay)
+            passed = SideResult("fixed", Outcome.PASSED, seconds, reach=3, replay=replay)
             if letter == "x":
                 passed = SideResult(
-                    *("fixed", SideOutcome.FAILED, seconds, 0.0, 3, {}, "assert 3 >= 6"),
+                    *("fixed", Outcome.FAILED, seconds, 0.0, 3, {}, "assert 3 >= 6"),
                     *(["batch=Batch(lengths=(1,))"], "Traceback:\n  line\nAssertionError: 3 >= 6"),
                     replay=f"./unfix replay {toggle}",
                 )
             if letter == "f":
                 passed.first = "segfault"
             ProveTable(self.store).save_side(name, cell, passed)
-            cell.verdict = SCORES.get(letter, CellVerdict.PROVEN)
+            cell.verdict = SCORES.get(letter, Verdict.PROVEN)
             ProveTable(self.store).save_verdict(name, cell)
         run.status, run.seconds = status, 60.0
         ProveTable(self.store).save(run)
@@ -134,7 +121,7 @@ class SimulatedNights:
         seconds: float = 10.0,
         device_seconds: float = 0.0,
         hours: float = 1.0,
-        status: str = "finished",
+        status: RunStatus = RunStatus.FINISHED,
         command: str = "unfix prove --release 0.5.18",
     ) -> str:
         name = self._name("matrix")
@@ -159,7 +146,7 @@ class SimulatedNights:
         return name
 
     def evaluation(
-        self, night: int, verdict: ComparisonVerdict, *, failure: str = "", release: str = "0.5.18"
+        self, night: int, verdict: Verdict, *, failure: str = "", release: str = "0.5.18"
     ) -> str:
         name = self._name("eval")
         answers = [ItemAnswer("needle", 0, "p", "t", "t", True)]
@@ -171,8 +158,11 @@ class SimulatedNights:
         started = datetime.datetime.fromisoformat(self.at(night, 2)).timestamp()
         EvalTable(self.store).save(
             Evaluation(
-                *(name, "cpu", "unfix eval cpu", started, 30.0, "done", "cpu", 0, 10, 0.01, 1),
-                *(None, served, compared, [], {"unfix": "aaa"}),
+                *(name, "cpu", "unfix eval cpu", started, 30.0, RunStatus.FINISHED, "cpu"),
+                *(0, 10, 0.01, 1, None),
+                served=served,
+                compared=compared,
+                machine={"unfix": "aaa"},
             )
         )
         return name
@@ -200,17 +190,17 @@ class SimulatedNights:
             seed=1,
             detail="Traceback\nboom",
         )
-        run = FuzzRun(name, self.at(night, 3), status="finished", seconds=60.0, commit="aaa")
+        run = FuzzRun(
+            name, self.at(night, 3), status=RunStatus.FINISHED, seconds=60.0, commit="aaa"
+        )
         run.tests = [FuzzTestResult(test, "0.5.18", examples, 30.0, left_out=left_out)]
         run.failures = [RunFailure(one, "", "", repro, known=list(known)) for one in failing]
         FuzzTable(self.store).save(run)
         return name
 
-    def mutate(
-        self, night: int, fates: dict[str, FaultOutcome], problems: tuple[str, ...] = ()
-    ) -> str:
+    def mutate(self, night: int, fates: dict[str, Verdict], problems: tuple[str, ...] = ()) -> str:
         name = self._name("mutate")
-        run = MutationRun(name, self.at(night, 4), "0.5.23", "finished")
+        run = MutationRun(name, self.at(night, 4), "0.5.23", RunStatus.FINISHED)
         run.recorded_problems = list(problems)
         MutationTable(self.store).begin(run)
         for number, (fault, fate) in enumerate(fates.items(), 1):
@@ -224,7 +214,7 @@ class SimulatedNights:
         return name
 
     def search(self, name: str, guard: str, release: str, verdict: str, summary: str) -> None:
-        search = BisectSearch(name, "toggles", self.at(2), [guard], status="finished")
+        search = BisectSearch(name, "toggles", self.at(2), [guard], status=RunStatus.FINISHED)
         search.settings, search.verdict, search.summary = {"release": release}, verdict, summary
         BisectTable(self.store).begin(search)
         BisectTable(self.store).save(search)

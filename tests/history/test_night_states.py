@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from simulated import SimulatedNights, store_letters
 
+from harness.core.outcomes import RunStatus, Verdict
 from harness.runs.history.resource_prices import ResourcePrices
 from harness.runs.history.values import TimelineState as State
-from harness.store.eval.values import ComparisonVerdict
-from harness.store.mutate.values import FaultOutcome as Fate
 from reports.history import page as history_page
 
 
@@ -65,7 +64,7 @@ def test_an_item_that_was_not_run_is_never_mended(nights: SimulatedNights) -> No
 def test_first_and_last_seen_failing(nights: SimulatedNights) -> None:
     line = store_letters(nights, "oxoxxo")
     assert (line.first_failed, line.last_failed) == (1, 4)
-    assert line.points[1].main_observation.message == "red: ended red"
+    assert line.points[1].main_observation.message == "failed: ended failed"
 
 
 def test_shards_and_jobs_of_one_night_are_one(nights: SimulatedNights) -> None:
@@ -106,7 +105,7 @@ def test_a_retried_proof_is_flaky_and_a_collection_problem_a_failure(
 
 def test_a_run_that_was_stopped_says_what_it_came_to_and_no_more(nights: SimulatedNights) -> None:
     nights.prove(0, {"27460": "x", "27338": "x"})
-    stopped = nights.prove(1, {"27460": "x", "27338": "-"}, status="stopped")
+    stopped = nights.prove(1, {"27460": "x", "27338": "-"}, status=RunStatus.STOPPED)
     history = nights.history()
     assert [night.stopped for night in history.nights] == [[], [stopped]]
     assert nights.line("27460 ").state is State.KNOWN
@@ -128,20 +127,18 @@ def get_boot_id() -> str:
 
 def test_a_night_in_which_nothing_came_to_an_end_is_the_newest(nights: SimulatedNights) -> None:
     nights.prove(0, {"27460": "x"})
-    nights.prove(1, {"27460": "-"}, status="stopped")
+    nights.prove(1, {"27460": "-"}, status=RunStatus.STOPPED)
     assert len(nights.history().nights) == 2
     assert nights.line("27460 ").state is State.NOT_RUN
 
 
 def test_evaluations(nights: SimulatedNights) -> None:
-    for night, verdict in enumerate(
-        (ComparisonVerdict.SAME, ComparisonVerdict.REGRESSED, ComparisonVerdict.CANNOT_TELL)
-    ):
+    for night, verdict in enumerate((Verdict.SAME, Verdict.REGRESSED, Verdict.CANNOT_TELL)):
         nights.evaluation(night, verdict)
         states = (State.OK, State.NEW, State.NOT_RUN)
         assert nights.line("tokens needle").state is states[night]
     assert nights.line("tokens needle").first_failed == 1
-    nights.evaluation(3, ComparisonVerdict.FAILED, failure="SIGSEGV")
+    nights.evaluation(3, Verdict.FAILS, failure="SIGSEGV")
     assert nights.line("tokens needle").state is State.KNOWN
     assert nights.line("served triton").state is State.NEW
     assert nights.line("served base").state is State.OK
@@ -162,11 +159,11 @@ def test_a_failure_of_fuzzing_is_ok_where_it_was_looked_for_and_not_found(
 
 
 def test_a_fault_that_was_killed_and_survives_is_new(nights: SimulatedNights) -> None:
-    nights.mutate(0, {"aaaa": Fate.KILLED, "bbbb": Fate.SURVIVED, "cccc": Fate.EQUIVALENT})
-    nights.mutate(1, {"aaaa": Fate.SURVIVED, "bbbb": Fate.KILLED, "cccc": Fate.EQUIVALENT})
+    nights.mutate(0, {"aaaa": Verdict.KILLED, "bbbb": Verdict.SURVIVED, "cccc": Verdict.EQUAL})
+    nights.mutate(1, {"aaaa": Verdict.SURVIVED, "bbbb": Verdict.KILLED, "cccc": Verdict.EQUAL})
     states = {name: nights.line(name).state for name in ("aaaa", "bbbb", "cccc", "whole")}
     assert list(states.values()) == [State.NEW, State.MENDED, State.IDLE, State.OK]
-    nights.mutate(2, {"aaaa": Fate.UNREACHED}, ("test_rows fails without any fault",))
+    nights.mutate(2, {"aaaa": Verdict.UNREACHED}, ("test_rows fails without any fault",))
     assert nights.line("aaaa").state is State.NOT_RUN
     assert nights.line("whole").state is State.NEW
 

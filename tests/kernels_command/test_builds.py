@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import enum
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,11 +14,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from calling import is_alive, wait_until
 
 from harness.cli.main import main
 from harness.core import paths
-from harness.core.errors import NotReadyError, UnfixError
+from harness.core.errors import UnfixError
 from harness.releases import cuda_toolkit, managed_releases, provisioning
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.kernels import cuda_builds
@@ -207,48 +205,6 @@ def test_a_build_is_of_the_card_that_was_played(
     assert (cards, found) == (["B200", "H100"], [other.name, default.name])
 
 
-def test_a_worker_that_dies_is_told_with_its_card_and_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = tmp_path / "worker.log"
-    monkeypatch.setattr(cuda_builds, "get_log", lambda: log)
-
-    def die_for_b200(python: Any, worker: str, request: bytes, environment: Any) -> Iterator[bytes]:
-        card = environment[CARD_VARIABLE]
-        log.write_text(f"what the worker of {card} said")
-        for build in msgspec.json.decode(request, type=BuildsRequest).builds:
-            if card != "B200" or build.function == "first":
-                yield msgspec.json.encode(BuildResult(build.name, 1.0))
-
-    monkeypatch.setattr(cuda_builds, "iterate_answers", die_for_b200)
-    builds = [RecordedBuild("m", name, {}, card="B200") for name in ("first", "second")]
-    builds.append(RecordedBuild("m", "third", {}))
-    release = managed_releases.get_release("0.5.23")
-    results = cuda_builds.build_modules(release, builds, 1)
-    assert next(results).name == builds[0].name
-    with pytest.raises(NotReadyError, match=r"(?s)1 of 2 modules for B200 .*of B200 said"):
-        next(results)
-
-
-def test_a_line_of_any_length_is_written_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Processes that write at the same time cannot tear it."""
-    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "mine.jsonl"))
-    sizes: list[int] = []
-    write = os.write
-
-    def count_write(file: int, data: bytes) -> int:
-        sizes.append(len(data))
-        return write(file, data)
-
-    monkeypatch.setattr(os, "write", count_write)
-    build = RecordedBuild("module", "load", {})
-    record_launches(build, [f"kernel_{number:04}" for number in range(9000)])
-    assert len(sizes) == 1
-    assert len((tmp_path / "mine.jsonl").read_bytes()) == sizes[0] > 100_000
-
-
 def test_the_loaders_of_a_release_are_functions_that_call_load_jit() -> None:
     loaders = cuda_builds.list_loaders(managed_releases.get_release("0.5.23").open_sources())
     assert "sglang.kernels.ops.moe.dsv4._jit_hash_topk_module" in loaders
@@ -279,20 +235,6 @@ def test_a_build_that_takes_too_long_is_asked_to_end_its_compilers(
     with pytest.raises(UnfixError, match=r"not built within 1 s"):
         run_build(script, 1.0, tmp_path, monkeypatch)
     assert (tmp_path / "ended").exists()
-
-
-def test_a_build_that_does_not_end_is_killed_with_its_compilers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(build_limits, "END_SECONDS", 0.1, raising=False)
-    # The compiler has a process group of its own, as ninja's have.
-    script = "trap '' TERM; setsid sh -c 'echo $$ >began; sleep 8; touch built'; touch ended"
-    with pytest.raises(UnfixError, match=r"not built within 1 s"):
-        run_build(script, 1.0, tmp_path, monkeypatch)
-    compiler = int((tmp_path / "began").read_text())
-    assert wait_until(lambda: not is_alive(compiler))
-    assert not (tmp_path / "built").exists()
-    assert not (tmp_path / "ended").exists()
 
 
 def test_a_release_whose_builds_cannot_have_a_limit_is_named(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from harness.cli.main import main
 from harness.releases.managed_releases import CPU_BASE
+from harness.runs.audit import release_audit
+from harness.runs.kernels import inventory
 
 FILES = {
     "sglang/__init__.py": "",
@@ -214,11 +216,34 @@ def test_lines_of_another_release_do_not_count(release: Path) -> None:
     assert listing.data["recorded_on"] == ["0.5.9"]
 
 
-def test_a_name_that_no_kernel_has_ends_the_call(
-    release: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("kernels reached_kern", "is called reached_kern; near it: reached_kernel"),
+        ("audit reached_kern", "is called reached_kern; near it: reached_kernel"),
+        ("audit unbuilt_kernel", "unbuilt_kernel is a CUDA kernel of "),
+    ],
+)
+def test_a_word_is_looked_up_before_any_kernel_is_read(
+    words: str,
+    problem: str,
+    release: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert main(["kernels", "no_such", "--from", str(release)]) == 2
-    assert "no kernel matches no_such" in capsys.readouterr().err
+    monkeypatch.setattr(inventory, "iterate_answers", None)  # it would start a process
+    monkeypatch.setattr(release_audit, "iterate_answers", None)
+    assert main([*words.split(), "--from", str(release)]) == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_an_inventory_is_made_once_for_sources_and_launches(
+    listing: ToyListing, release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inventory, "iterate_answers", None)
+    assert ToyListing(release, REACH).data == listing.data
+    with pytest.raises(TypeError):
+        ToyListing(release, REACH | {"by": ["suite another"]})
 
 
 def test_missing_lists_each_unreached_kernel_in_markdown(release: Path) -> None:

@@ -50,30 +50,6 @@ def test_each_possible_tuple_has_a_row_and_no_row_breaks_a_rule(seed: int) -> No
     assert collect_tuples(found, groups) == collect_tuples(list_rows(space), groups)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "strength", "best"),
-    [
-        ([3] * 4, 2, 9),
-        ([3] * 13, 2, 15),
-        ([2] * 100, 2, 10),
-        ([2] * 7 + [3] * 2 + [4] + [10] * 2, 2, 100),
-        ([3] * 6, 3, 33),
-        ([2, 3, 4], 3, 24),
-        ([5, 2], 1, 5),
-    ],
-)
-def test_about_as_few_rows_as_the_best_known(
-    monkeypatch: Patch, sizes: list[int], strength: int, best: int
-) -> None:
-    monkeypatch.setattr(row_shrinker, "PATIENCE", PATIENCE)
-    space = RowSpace(sizes)
-    groups = [(list(space.axes), strength)]
-    found = covering_array.build_covering_rows(space, groups, [], 0).rows
-    counted = covering_array.count_group_tuples(space, *groups[0], found)
-    assert counted.covered == counted.allowed
-    assert len(found) <= 1.15 * best
-
-
 def test_a_tuple_without_a_row_is_counted_as_uncovered() -> None:
     space = RowSpace([3, 3, 2])
     found = covering_array.build_covering_rows(space, group_pairs(space), [], 0).rows

@@ -18,11 +18,11 @@ from harness.cli.matrix import stored_runs
 from harness.cli.report import command
 from harness.cli.run_lookup import merge_store
 from harness.core.errors import NotReadyError, UnfixError
+from harness.core.outcomes import Outcome, RunStatus
 from harness.runs.matrix import shards
 from harness.runs.matrix.shards import ShardPart
 from harness.store.database import Store
 from harness.store.matrix.table import MatrixTable
-from harness.store.matrix.values import AttemptOutcome as Outcome
 from harness.store.matrix.values import CellAttempt, MatrixCellResult, MatrixRun
 from harness.store.prove.table import ProveTable
 from harness.store.prove.values import ProveRun
@@ -31,14 +31,14 @@ NAMES = [f"cell-{number}" for number in range(7)]
 
 
 def make_shard(
-    number: int, of: int = 3, outcome: Outcome = Outcome.GREEN, **changes: Any
+    number: int, of: int = 3, outcome: Outcome = Outcome.PASSED, **changes: Any
 ) -> MatrixRun:
     done = [CellAttempt(1, outcome, "so", "then", 2.0, last=True)]
     make = functools.partial(MatrixCellResult, attempts=done)
     cells = [make(n, {"n": n}, "work", [], "") for n in NAMES[number - 1 :: of]]
     shard = MatrixRun(
         *(f"m-{number}", "tried", "file.yaml", "digest-1", len(NAMES), {}),
-        *(f"2026-01-01T00:0{number}:00+00:00", "finished", 60.0 * number),
+        *(f"2026-01-01T00:0{number}:00+00:00", RunStatus.FINISHED, 60.0 * number),
         number=number,
         of=of,
         cells=cells,
@@ -56,17 +56,17 @@ def test_shards_in_any_order_are_the_whole_plan() -> None:
     whole = shards.merge_shards(make_parts(make_shard(3), make_shard(1), make_shard(2)))
     assert sorted(one.identity for one in whole.cells) == NAMES
     assert whole.green
-    assert (whole.of, whole.status, whole.seconds) == (1, "finished", 180.0)
+    assert (whole.of, whole.status, whole.seconds) == (1, RunStatus.FINISHED, 180.0)
     assert (whole.started, whole.id) == ("2026-01-01T00:01:00+00:00", "m-1+m-2+m-3")
 
 
 def test_a_red_or_a_stopped_shard_makes_the_whole_run_red() -> None:
     red = shards.merge_shards(
-        make_parts(make_shard(1), make_shard(2, outcome=Outcome.RED), make_shard(3))
+        make_parts(make_shard(1), make_shard(2, outcome=Outcome.FAILED), make_shard(3))
     )
-    assert red.counts == {"green": 5, "red": 2}
+    assert red.counts == {"passed": 5, "failed": 2}
     assert red.exit_code == 1
-    stopped = make_shard(3, status="stopped")
+    stopped = make_shard(3, status=RunStatus.STOPPED)
     stopped.cells[0].attempts = []
     whole = shards.merge_shards(make_parts(make_shard(1), make_shard(2), stopped))
     assert whole.problems == ["1 cell without an outcome", "the run was stopped"]
@@ -95,10 +95,10 @@ def test_missing_duplicate_or_foreign_shards_are_refused(runs: list[MatrixRun], 
 
 
 def test_the_same_run_in_two_stores_is_one_run_and_the_further_one_counts() -> None:
-    half = make_shard(2, status="stopped")
+    half = make_shard(2, status=RunStatus.STOPPED)
     half.cells = [MatrixCellResult(one.identity, one.values, "work", [], "") for one in half.cells]
     whole = shards.merge_shards(make_parts(make_shard(1), half, make_shard(2), make_shard(3)))
-    assert whole.counts == {"green": 7}
+    assert whole.counts == {"passed": 7}
 
 
 def test_of_a_store_the_newest_run_of_each_shard_counts_and_no_single_cell() -> None:
@@ -120,7 +120,7 @@ def report_runs(*words: str) -> int:
 def store_runs(file: Path, *runs: MatrixRun) -> str:
     store = Store(file)
     for run in runs:
-        status, run.status = run.status, "running"
+        status, run.status = run.status, RunStatus.RUNNING
         MatrixTable(store).begin(run)
         ended = [(one.identity, attempt) for one in run.cells for attempt in one.attempts]
         MatrixTable(store).save_attempts(run.id, ended)
@@ -143,7 +143,7 @@ def test_commands_run_and_merge_shards(drive: Drive, capsys: Output, monkeypatch
     capsys.readouterr()
     assert report_runs("--merge", *stores, "--json") == 1
     merged = json.loads(capsys.readouterr().out)
-    assert merged["counts"] == {"red": 1, "green": 4}
+    assert merged["counts"] == {"failed": 1, "passed": 4}
     assert len(merged["cells"]) == 5
     # It is in this store now: once more by its runs' names, and in the list.
     ids = merged["id"].split("+")
@@ -194,14 +194,14 @@ def test_a_store_of_another_format_or_none_at_all_is_an_error(drive: Drive) -> N
 
 
 def test_a_merge_takes_what_is_further_along(tmp_path: Path) -> None:
-    half = make_shard(1, 1, status="stopped")
+    half = make_shard(1, 1, status=RunStatus.STOPPED)
     half.cells[0].attempts = []
     here = Store(Path(store_runs(tmp_path / "here", half)))
     other_file = store_runs(tmp_path / "there", make_shard(1, 1))
     merge_store(here, Path(other_file))
     found = MatrixTable(here).find("m-1")
     assert found is not None
-    assert found.counts == {"green": 7}
+    assert found.counts == {"passed": 7}
     merge_store(here, Path(store_runs(tmp_path / "behind", half)))
     found = MatrixTable(here).find("m-1")
     assert found is not None

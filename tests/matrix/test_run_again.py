@@ -14,6 +14,7 @@ from driving import Drive, make_cell
 
 from harness.core import paths
 from harness.core.errors import UnfixError
+from harness.core.outcomes import Outcome
 from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import cell_attempt
 from harness.runs.matrix.cell_attempt import CellTask
@@ -26,7 +27,6 @@ from harness.runs.matrix.cell_scheduler import (
     RetryRules,
     RunLocation,
 )
-from harness.store.matrix.values import AttemptOutcome as Outcome
 from harness.store.matrix.values import CellAttempt, MatrixCellResult
 from harness.workers import command_supervisor
 from harness.workers.command_supervisor import CommandRequest
@@ -45,7 +45,7 @@ def test_a_cell_that_failed_and_then_passed_is_flaky_and_not_green(drive: Drive)
         fails_first(drive, "flaky", 1), fails_first(drive, "bad", 9), make_cell("ok", "true")
     )
     assert drive.run("--retries", "2") == 1
-    assert drive.words() == {"flaky": "flaky", "bad": "red", "ok": "green"}
+    assert drive.words() == {"flaky": "flaky", "bad": "failed", "ok": "passed"}
     assert (drive.times("flaky"), drive.times("bad")) == (2, 3)
     drive.write(fails_first(drive, "alone", 1), digest="2")
     assert drive.run("--retries", "1") == 1
@@ -73,10 +73,10 @@ def test_fail_fast_stops_at_the_first_and_without_it_all_run(drive: Drive) -> No
     assert drive.run("--fail-fast") == 1
     run = drive.newest()
     assert run.status == "stopped"
-    assert run.counts["red"] == 1
+    assert run.counts["failed"] == 1
     assert run.counts["missing"] >= 4
     assert drive.run() == 1
-    assert drive.newest().counts == {"red": 1, "green": 6}
+    assert drive.newest().counts == {"failed": 1, "passed": 6}
 
 
 def test_a_killed_run_goes_on_and_finished_cells_are_not_run_again(drive: Drive) -> None:
@@ -102,7 +102,7 @@ def test_a_killed_run_goes_on_and_finished_cells_are_not_run_again(drive: Drive)
     drive.flag("go").touch()
     assert drive.run("--resume") == 1
     assert drive.words() == {
-        "done": "green", "failed": "red", "running": "green", "later": "green"
+        "done": "passed", "failed": "failed", "running": "passed", "later": "passed"
     }  # fmt: skip
     times = {name: drive.times(name) for name in drive.words()}
     assert times == {"done": 1, "failed": 1, "running": 2, "later": 1}
@@ -148,7 +148,7 @@ def test_a_resume_runs_again_what_had_no_place_and_nothing_else(drive: Drive) ->
     assert drive.run() == 3
     drive.flag("go").touch()
     assert drive.run("--resume") == 0
-    assert drive.words() == {"late": "green", "ok": "green"}
+    assert drive.words() == {"late": "passed", "ok": "passed"}
     assert drive.times("ok") == 1
 
 
@@ -213,10 +213,10 @@ class UnluckyExecutor(CellExecutor):
 @pytest.mark.parametrize(
     ("losses", "then", "word", "attempts"),
     [
-        (2, [Outcome.GREEN], "green", 3),
-        (1, [Outcome.RED, Outcome.GREEN], "flaky", 3),
-        (MAX_LOSSES, [Outcome.GREEN], "lost", MAX_LOSSES),
-        (2, [Outcome.RED, Outcome.RED], "red", 4),
+        (2, [Outcome.PASSED], "passed", 3),
+        (1, [Outcome.FAILED, Outcome.PASSED], "flaky", 3),
+        (MAX_LOSSES, [Outcome.PASSED], "lost", MAX_LOSSES),
+        (2, [Outcome.FAILED, Outcome.FAILED], "failed", 4),
     ],
 )
 def test_a_lost_cell_is_run_again_so_often_and_is_flaky_only_by_its_own_failure(
@@ -250,6 +250,6 @@ def test_an_executor_that_wakes_nobody_is_asked_in_each_turn(tmp_path: Path) -> 
 
     ended: list[tuple[str, CellAttempt]] = []
     place = RunLocation("run", tmp_path, tmp_path)
-    executor = SilentExecutor(0, [Outcome.GREEN])
+    executor = SilentExecutor(0, [Outcome.PASSED])
     CellScheduler([make_cell("a", "true")], executor, place, RetryRules(), ended.extend).run()
-    assert [attempt.outcome for _, attempt in ended] == [Outcome.GREEN]
+    assert [attempt.outcome for _, attempt in ended] == [Outcome.PASSED]

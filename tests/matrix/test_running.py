@@ -12,39 +12,39 @@ from calling import PATIENCE_SECONDS, is_alive
 from driving import Drive, make_cell
 from fixture_types import Patch
 
+from harness.core.outcomes import Outcome
 from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import exit_outcome, release_setup
 from harness.runs.matrix.cell_attempt import CellTask
 from harness.runs.matrix.cell_plan import MatrixCell
 from harness.runs.matrix.cell_scheduler import CellScheduler, RetryRules, RunLocation
 from harness.runs.matrix.local_executor import LocalExecutor, MachineDevices
-from harness.store.matrix.values import AttemptOutcome as Outcome
 from harness.store.matrix.values import CellAttempt
 
 
 def test_each_end_has_its_name_and_none_hides_another(drive: Drive) -> None:
     ends = {
-        "green": "true",
-        "red": "exit 1",
+        "passed": "true",
+        "failed": "exit 1",
         "error": "exit 2",
         "odd": "exit 7",
         "not-ready": "exit 3",
-        "crash": "kill -SEGV $$",
+        "segfault": "kill -SEGV $$",
         "below": "sh -c 'kill -ABRT $$'; exit $?",
         "hang": "sleep 600",
     }
     limits = {**dict.fromkeys(ends, PATIENCE_SECONDS), "hang": 1.0}
     drive.write(*(make_cell(name, script, limit=limits[name]) for name, script in ends.items()))
     assert drive.run() == 1
-    assert drive.words() == {**{name: name for name in ends}, "odd": "error", "below": "crash"}
+    assert drive.words() == {**{name: name for name in ends}, "odd": "error", "below": "abort"}
     hows = {one.identity: one.attempts[0].how for one in drive.newest().cells}
-    assert hows["crash"] == "SIGSEGV"
+    assert hows["segfault"] == "SIGSEGV"
     assert hows["below"] == "exit code 134: SIGABRT below a shell"
     assert hows["odd"] == "exit code 7"
     assert hows["hang"] == "ran past its limit of 1 s"
 
 
-@pytest.mark.parametrize(("ends", "word"), [("; sleep 611", "hang"), ("", "green")])
+@pytest.mark.parametrize(("ends", "word"), [("; sleep 611", "hang"), ("", "passed")])
 def test_no_process_of_a_cell_outlives_it(drive: Drive, ends: str, word: str) -> None:
     """Its process group and processes outside of it are gone."""
     script = f"setsid sleep 611 & echo $! > {drive.flag('pid')}{ends}"
@@ -64,7 +64,7 @@ def test_a_command_that_is_not_here_is_not_ready_and_that_alone_ends_with_3(driv
     gone = make_cell("gone", "", command=["no-such-program"])
     drive.write(gone, make_cell("fine", "true"))
     assert drive.run() == 3
-    assert drive.words() == {"gone": "not-ready", "fine": "green"}
+    assert drive.words() == {"gone": "not-ready", "fine": "passed"}
     drive.write(gone, make_cell("bad", "exit 1"))
     assert drive.run() == 1
 
@@ -92,7 +92,7 @@ def test_a_command_that_ends_well_and_says_it_is_not_green_is_red(drive: Drive) 
     lying = ["sh", "-c", "cat printed.json", "--json"]
     drive.write(make_cell("lies", "", command=lying))
     assert drive.run() == 1
-    assert drive.words() == {"lies": "red"}
+    assert drive.words() == {"lies": "failed"}
 
 
 def test_an_evaluations_verdicts_are_counted_too(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_resource_that_this_machine_lacks_is_named_and_other_cells_run(drive: 
     )
     assert drive.run() == 3
     run = drive.newest()
-    assert run.counts == {"not-ready": 3, "green": 1}
+    assert run.counts == {"not-ready": 3, "passed": 1}
     hows = {one.identity: one.attempts[0].how for one in run.cells}
     assert "it needs 4096" in hows["many"]
     assert "has 0 tpu" in hows["tpu"]
@@ -199,7 +199,7 @@ def test_a_release_is_added_once_for_all_cells(drive: Drive, broken: bool) -> No
     CellScheduler(cells, local, place, RetryRules(), attempts.extend).run()
     local.close()
     assert (drive.root / "added").read_text() == "x"
-    wanted = Outcome.NOT_READY if broken else Outcome.GREEN
+    wanted = Outcome.NOT_READY if broken else Outcome.PASSED
     assert [one.outcome for _, one in attempts] == [wanted] * 6
     if broken:
         assert "`unfix releases add 0.5.18` ended 1: no disk for it" in attempts[-1][1].how

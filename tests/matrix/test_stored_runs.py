@@ -7,15 +7,12 @@ import platform
 from pathlib import Path
 from typing import Any
 
-import pytest
-from driving import Drive, make_cell, replace_planning
-from fixture_types import Patch
+from driving import Drive, make_cell
 
-from harness.core.errors import NotReadyError
+from harness.core.outcomes import Outcome, RunStatus
 from harness.store.database import Store
 from harness.store.matrix.table import MatrixTable
-from harness.store.matrix.values import AttemptOutcome as Outcome
-from harness.store.matrix.values import CellAttempt, MatrixCellResult, MatrixRun
+from harness.store.matrix.values import ATTEMPT_OUTCOMES, CellAttempt, MatrixCellResult, MatrixRun
 
 
 def make_run(**changes: Any) -> MatrixRun:
@@ -31,11 +28,11 @@ def test_a_stored_run_is_read_again(tmp_path: Path) -> None:
     run = make_run()
     MatrixTable(store).begin(run)
     tried = [
-        CellAttempt(1, Outcome.RED, "exit code 1", "then", 2.0, output="</script> \x00"),
-        CellAttempt(2, Outcome.GREEN, "exit code 0", "then", 3.0, 3.0, last=True),
+        CellAttempt(1, Outcome.FAILED, "exit code 1", "then", 2.0, output="</script> \x00"),
+        CellAttempt(2, Outcome.PASSED, "exit code 0", "then", 3.0, 3.0, last=True),
     ]
     MatrixTable(store).save_attempts(run.id, [("a", one) for one in tried])
-    run.status, run.seconds = "finished", 5.0
+    run.status, run.seconds = RunStatus.FINISHED, 5.0
     MatrixTable(store).save(run)
     read = MatrixTable(store).find("m-")
     assert read is not None
@@ -58,7 +55,7 @@ def test_the_time_of_a_cell_is_the_median_of_its_green_and_red_attempts(tmp_path
     store = Store(tmp_path / "runs.sqlite")
     MatrixTable(store).begin(make_run())
     ends = [
-        *((Outcome.GREEN, 1.0), (Outcome.RED, 3.0), (Outcome.GREEN, 10.0)),
+        *((Outcome.PASSED, 1.0), (Outcome.FAILED, 3.0), (Outcome.PASSED, 10.0)),
         *((Outcome.HANG, 900.0), (Outcome.LOST, 700.0), (Outcome.NOT_READY, 0.0)),
     ]
     for number, (outcome, seconds) in enumerate(ends, 1):
@@ -67,47 +64,18 @@ def test_the_time_of_a_cell_is_the_median_of_its_green_and_red_attempts(tmp_path
     assert MatrixTable(store).load_median_seconds() == {"a": 3.0}
 
 
-def test_a_full_disk_stops_the_run_which_resumes_later(drive: Drive, monkeypatch: Patch) -> None:
-    script = "sleep 0.4; {}; head -c 4000 /dev/zero"
-    drive.write(*(make_cell(f"c{n}", script.format(drive.marks(f"c{n}"))) for n in range(8)))
-    keep = MatrixTable.save_attempts
-    written = []
-
-    def full(table: MatrixTable, run: str, ended: Any) -> None:
-        written.append(len(list(ended)))
-        if sum(written) > 2:
-            pages = table.store.db.execute("PRAGMA page_count").fetchone()[0]
-            table.store.db.execute(f"PRAGMA max_page_count = {pages}")
-        keep(table, run, ended)
-
-    monkeypatch.setattr(MatrixTable, "save_attempts", full)
-    with pytest.raises(NotReadyError, match="full"):
-        drive.run()
-    monkeypatch.undo()
-    monkeypatch.setenv("UNFIX_HOME", str(drive.root))
-    monkeypatch.chdir(drive.root)
-    replace_planning(monkeypatch.setattr)
-    run = drive.newest()
-    assert run.status == "stopped"
-    assert run.counts["green"] >= 1
-    done = [one.identity for one in run.cells if one.is_done]
-    assert drive.run("--resume") == 0
-    assert drive.newest().counts == {"green": 8}
-    assert {drive.times(name) for name in done} == {1}
-
-
 def test_nothing_that_is_not_wholly_green_is_green() -> None:
-    for word in Outcome:
-        run = make_run(status="finished")
-        first = [CellAttempt(1, Outcome.RED, "", "then")] if word is Outcome.FLAKY else []
-        last = Outcome.GREEN if word is Outcome.FLAKY else word
+    for word in (*ATTEMPT_OUTCOMES, Outcome.FLAKY):
+        run = make_run(status=RunStatus.FINISHED)
+        first = [CellAttempt(1, Outcome.FAILED, "", "then")] if word is Outcome.FLAKY else []
+        last = Outcome.PASSED if word is Outcome.FLAKY else word
         run.cells[0].attempts = [*first, CellAttempt(2, last, "", "then", last=True)]
         assert run.cells[0].outcome_word == word
-        assert run.green is (word is Outcome.GREEN)
-        expected = {Outcome.GREEN: 0, Outcome.NOT_READY: 3}.get(word, 1)
+        assert run.green is (word is Outcome.PASSED)
+        expected = {Outcome.PASSED: 0, Outcome.NOT_READY: 3}.get(word, 1)
         assert run.exit_code == expected
-    assert make_run(status="finished").problems == ["1 cell without an outcome"]
-    assert make_run(status="finished", cells=[]).exit_code == 1
-    green = make_run(status="stopped")
-    green.cells[0].attempts = [CellAttempt(1, Outcome.GREEN, "", "then", last=True)]
+    assert make_run(status=RunStatus.FINISHED).problems == ["1 cell without an outcome"]
+    assert make_run(status=RunStatus.FINISHED, cells=[]).exit_code == 1
+    green = make_run(status=RunStatus.STOPPED)
+    green.cells[0].attempts = [CellAttempt(1, Outcome.PASSED, "", "then", last=True)]
     assert green.problems == ["the run was stopped"]

@@ -14,7 +14,7 @@ from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.patch_plan import Direction, ToggleChoice, make_plan
 from harness.fixes.registry.schema import CodeTarget
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
-from harness.runs.mutate import fault_selection, line_coverage, operators
+from harness.runs.mutate import line_coverage, operators
 from harness.runs.mutate.cpp_code import CppModuleCode
 from harness.runs.mutate.fault_generation import generate_faults
 from harness.runs.mutate.fault_toggles import build_toggle
@@ -79,15 +79,6 @@ def test_a_statement_is_a_header_or_what_ends_in_a_semicolon() -> None:
     ]
 
 
-def test_an_id_does_not_depend_on_lines_and_white_space() -> None:
-    code = in_kernel("a[i] = min(b, c);\nx(1);\na[i] = min(b, c);\n")
-    spread = code.replace("min(b, c)", "min( b ,\n   c )").replace("x(1)", "// one\n\nx(1)")
-    first, second = (make_cpp_faults(one, "drop-clamp").faults for one in (code, spread))
-    assert [fault.id for fault in first] == [fault.id for fault in second]
-    assert len({fault.id for fault in first}) == 4
-    assert {fault.kernel for fault in first} == {True}
-
-
 def test_a_word_names_a_source_a_function_or_what_is_near() -> None:
     sources = Memory({CPP_MODULE: "void f() {}\nvoid g() {}\n", "m": ""})
     assert select_targets([CPP_MODULE], sources, NONE) == [
@@ -118,15 +109,6 @@ def test_a_kernel_s_function_decides_who_reaches_a_fault_and_a_file_for_host_cod
     (in_host,) = make_cpp_faults(KERNEL_AND_HOST, "round-down").faults
     assert line_coverage.find_deciding_lines(in_device, code) == range(1, 4)
     assert line_coverage.find_deciding_lines(in_host, code) == range(1, 9)
-
-
-def test_a_report_shows_the_function_of_a_fault() -> None:
-    faults = make_cpp_faults(KERNEL_AND_HOST, "round-down").faults
-    (code,) = fault_selection.collect_codes(
-        faults, Memory({CPP_MODULE: format_code(KERNEL_AND_HOST)})
-    )
-    assert (code.path, code.first) == (CPP_MODULE, 5)
-    assert code.text.startswith("void run(int* out, int n) {")
 
 
 @pytest.mark.parametrize(

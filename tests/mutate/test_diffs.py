@@ -61,24 +61,6 @@ def test_a_range_is_its_two_ends(word: str, ends: tuple[str, str] | None) -> Non
         changed_lines.parse_range(word)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "lines"),
-    [
-        ("a\nb\nc", "a\nb\nc", set()),
-        ("a\nb\nc", "a\nx\nc", {2}),
-        ("a\nb\nc", "a\nb\nx\ny\nc", {3, 4}),
-        ("a\nb\nc", "a\nc", {1, 2}),
-        ("a\nb", "b", {1}),
-        ("a\nb", "a", {1}),
-        ("", "a\nb\n", {1, 2}),
-    ],
-)
-def test_new_lines_are_counted_from_one_and_a_gap_is_its_neighbours(
-    old: str, new: str, lines: set[int]
-) -> None:
-    assert changed_lines.find_new_lines(old, new) == lines
-
-
 def test_between_two_commits_only_the_changed_lines_count(
     checkout: SglangCheckout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,15 +121,6 @@ def test_a_moved_module_is_new_in_all_its_lines_and_a_gone_one_counts_not(
     assert set(lines) == {"sglang.srt.deep"}
     old_lines = {n for n, line in enumerate(OLD.split("\n"), 1) if line}
     assert old_lines <= lines["sglang.srt.deep"]
-
-
-def test_a_package_at_the_top_of_a_checkout_is_found_too(tmp_path: Path) -> None:
-    top = SglangCheckout(tmp_path / "top", root="")
-    first = top.commit({"srt/sizes.py": OLD})
-    second = top.commit({"srt/sizes.py": NEW})
-    assert changed_lines.read_changed_lines(first, second, top.folder)[1] == {
-        "sglang.srt.sizes": {12}
-    }
 
 
 def test_what_cannot_be_compared_says_why(checkout: SglangCheckout, tmp_path: Path) -> None:

@@ -19,14 +19,12 @@ from harness.fixes.registry.schema import (
     Symptom,
     Toggle,
     ToggleEdit,
-    ToggleVariant,
 )
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.fixes.registry.toggle_reader import read_toggle
 from harness.fixes.registry.toggle_writer import format_toggle
 from harness.releases.source_trees import SourceTree
 from harness.runs.mutate.fault_toggles import (
-    MAX_PATTERN_LINES,
     KeepFaultError,
     OverlaySources,
     build_toggle,
@@ -114,27 +112,6 @@ def test_a_toggle_says_what_it_is() -> None:
     assert [str(target) for target in asked.variants[0].targets] == ["m:f"]
 
 
-def test_the_family_is_that_of_the_functions_toggles_or_of_the_modules() -> None:
-    def of(target: str, family: str) -> Toggle:
-        edits = (ToggleEdit("a", "b", target),)
-        return Toggle(
-            family, "t", family, Symptom.CRASH, (DeviceKind.CPU,), (ToggleVariant(">=0", edits),)
-        )
-
-    (fault,) = make_faults(ONCE, "round-down").faults
-    sources = Memory({"m": format_code(ONCE)})
-    elsewhere, same_module, same = of("n:f", "far"), of("m:g", "near"), of("m:f", "here")
-    for toggles, family in (
-        ([elsewhere], "m"),
-        ([elsewhere, same_module], "near"),
-        ([elsewhere, same_module, same], "here"),
-    ):
-        toggle = build_toggle(
-            fault, sources, "0.5.9", range_sources=[], registry=ToggleCatalogue(toggles)
-        )
-        assert toggle.family == family
-
-
 def test_the_range_is_the_releases_that_have_the_code() -> None:
     other = {"m": format_code(ONCE.replace("cdiv", "up"))}
     mine = {"m": format_code(ONCE)}
@@ -156,16 +133,6 @@ def test_the_range_is_the_releases_that_have_the_code() -> None:
         ">=0.5.12,<0.5.14",
         ">=0.5.23",
     ]
-
-
-def test_what_no_short_form_tells_apart_is_refused_with_a_sentence() -> None:
-    lines = [f"        step({n})" for n in range(MAX_PATTERN_LINES + 1)]
-    arm = "\n".join(["        a = cdiv(n, m)", *lines])
-    code = f"def f(n, m):\n    if n:\n{arm}\n        a = cdiv(n, m)\n"
-    code = code + "\n".join([*lines, "    else:", arm, "        a = cdiv(n, m)", *lines]) + "\n"
-    with pytest.raises(KeepFaultError) as caught:
-        keep_fault(code)
-    assert f"no form of at most {MAX_PATTERN_LINES} lines tells its place in f" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -214,10 +214,10 @@ NO_EVIDENCE = {
     "the harness refuses": ("raise UnfixError('the checker cannot follow it')", "refused"),
     "a stand-in refuses": ("raise RuntimeError('stand-in for sgl_kernel: x')", "refused"),
     "the fixture has less than the code asks for": ("types.SimpleNamespace().rank", "refused"),
-    "no memory": ("raise MemoryError", "out of memory"),
+    "no memory": ("raise MemoryError", "out-of-memory"),
     "no memory for a tensor": (
         'raise RuntimeError("DefaultCPUAllocator: can\'t allocate memory: 9 bytes")',
-        "out of memory",
+        "out-of-memory",
     ),
     "no room on the disk": ("raise OSError(errno.ENOSPC, 'full')", "lost"),
 }

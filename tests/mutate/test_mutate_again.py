@@ -10,8 +10,9 @@ import pytest
 from small import make_faults
 
 from harness.cli.mutate import command
+from harness.core.outcomes import Verdict
 from harness.runs.mutate.request import RESUMED_SETTINGS
-from harness.store.mutate.values import FaultOutcome, FaultResult, MutationRun
+from harness.store.mutate.values import FaultResult, MutationRun
 
 (FAULT,) = make_faults("def f(n, m):\n    a = cdiv(n, m)\n", "round-down").faults
 HEAD = "unfix mutate m:f --release"
@@ -22,7 +23,7 @@ def make_commands(**settings: Any) -> tuple[str, str]:
     from reports.mutate import view
 
     run = MutationRun("r", "t", "0.5.99", settings=settings)
-    fated = FaultResult(FAULT, FaultOutcome.SURVIVED)
+    fated = FaultResult(FAULT, Verdict.SURVIVED)
     return view.make_replay_command(run, fated), view.make_keep_command(run, fated)
 
 

@@ -12,14 +12,11 @@ from test_diffs import MODULE, NEW, OLD
 from test_fault_toggles import ONCE, keep_fault
 
 from harness.cli import main
-from harness.cli.mutate.progress import MutateProgress
 from harness.core.errors import UnfixError
 from harness.fixes.registry import toggle_catalogue, toggle_writer
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.fixes.registry.toggle_reader import read_toggle
 from harness.runs.mutate import changed_lines
-from harness.runs.mutate.messages import MutationWorkerReady
-from harness.store.mutate.values import MutationRun
 
 Refusal = Callable[..., str]
 
@@ -117,21 +114,3 @@ def test_tags_of_a_checkout_are_commits_and_a_version_that_none_is_a_release(
     with pytest.raises(UnfixError, match=r"has no commit 'v0\.5\.98'"):
         changed_lines.resolve_range("v0.5.98", "HEAD")
     assert changed_lines.read_changed_lines("0.5.18", "0.5.23", modules=[MODULE])[2] == "0.5.23"
-
-
-@pytest.mark.parametrize(
-    ("suites", "recorded_count", "is_hinted"), [([], 1, True), ([], 2, False), (["kv"], 1, False)]
-)
-def test_a_run_that_first_records_all_suites_names_the_option_that_takes_one(
-    suites: list[str],
-    recorded_count: int,
-    is_hinted: bool,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    run = MutationRun("r", "2026-11-27", "0.5.23", settings={"suite": suites})
-    ready = MutationWorkerReady(["a", "b"], 2.0, "0.5.23", {})
-    with MutateProgress(run) as progress:
-        progress.report_ready(ready, recorded_count)
-    assert ("`--suite NAME` takes the guards of one suite alone" in capsys.readouterr().err) is (
-        is_hinted
-    )

@@ -136,10 +136,10 @@ def test_nothing_made_is_red_and_at_least_is_a_verdict(mutate: Mutate) -> None:
 
 def test_reach_is_recorded_once_until_a_guard_changes(mutate: Mutate) -> None:
     mutate.fault("width", "rows * topk", "rows")
-    assert "are recorded first" in mutate.run()["stderr"]
-    assert "are recorded first" not in mutate.run()["stderr"]
+    assert "the lines of 3 are recorded" in mutate.run()["stderr"]
+    assert "are recorded" not in mutate.run()["stderr"]
     mutate.guards.write_text(mutate.guards.read_text() + "\n")
-    assert "are recorded first" in mutate.run()["stderr"]
+    assert "are recorded" in mutate.run()["stderr"]
 
 
 def test_sources_are_what_they_were_and_nothing_lives_on(mutate: Mutate) -> None:

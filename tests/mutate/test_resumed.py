@@ -8,7 +8,8 @@ from checkouts import SglangCheckout
 from small import make_faults
 from toy_release import CODE, Mutate
 
-from harness.store.mutate.values import FaultOutcome, FaultResult, MutationRun
+from harness.core.outcomes import RunStatus, Verdict
+from harness.store.mutate.values import FaultResult, MutationRun
 
 
 def test_changed_sources_are_noticed(mutate: Mutate) -> None:
@@ -34,7 +35,7 @@ def test_a_killed_run_goes_on_between_the_commits_of_its_diff(mutate: Mutate) ->
     checkout.git("add", "-A")
     checkout.git("commit", "-q", "-m", "elsewhere")
     resumed = mutate.run("--resume")
-    assert resumed["status"] == "finished"
+    assert resumed["status"] == RunStatus.FINISHED
     assert [fated["fault"]["id"] for fated in resumed["fates"]] == ids
     assert resumed["problems"] == []
     assert not (mutate.root / ".unfix" / "runs" / run.id).exists()
@@ -44,7 +45,9 @@ def test_a_killed_run_goes_on_between_the_commits_of_its_diff(mutate: Mutate) ->
 def test_what_is_not_looked_at_is_counted_by_its_id(done: str, problems: list[str]) -> None:
     """Another fault in its place is a different one."""
     (fault,) = make_faults("def f(n, m):\n    a = cdiv(n, m)\n", "round-down").faults
-    run = MutationRun("r", "t", "0.5.23", "finished", fault_count=2, planned=2, ids=["a", "b"])
+    run = MutationRun(
+        "r", "t", "0.5.23", RunStatus.FINISHED, fault_count=2, planned=2, ids=["a", "b"]
+    )
     for name in done:
-        run.fates.append(FaultResult(msgspec.structs.replace(fault, id=name), FaultOutcome.KILLED))
+        run.fates.append(FaultResult(msgspec.structs.replace(fault, id=name), Verdict.KILLED))
     assert run.problems == problems

@@ -109,7 +109,7 @@ def test_a_process_without_memory_is_replaced(mutate: Mutate) -> None:
     full = mutate.fault("width", "return rows", raises)
     after = mutate.fault("width", "rows * topk", "topk * rows")
     fates = run_shared(mutate)
-    assert fates[full.id]["fate"] == "out of memory"
+    assert fates[full.id]["fate"] == "out-of-memory"
     assert fates[after.id]["fate"] == "survived"
     by_attempt = [pid for name, pid in read_processes(mutate) if name == "width"]
     assert len(set(by_attempt)) >= 3  # each of two full ones, and one without the fault
@@ -165,18 +165,6 @@ def test_processes_import_the_release_where_forks_cannot_use_the_device(mutate: 
     ran = [pid for name, pid in read_processes(mutate) if name != "collected"]
     assert {*ran} < collected  # each of them has imported the release; the worker ran none
     assert ran.count(ran[0]) > 20
-
-
-def test_what_a_guard_imports_does_not_end_a_process_that_imports(mutate: Mutate) -> None:
-    """The others import it before their next attempt; one with a fault ends its process."""
-    (mutate.package / "srt" / "late.py").write_text("ROOM = 1\n")
-    passes = [
-        mutate.fault("width", "rows * topk", f"topk * rows + {zero}") for zero in ("0", "0*1")
-    ]
-    guards = GUARDS.replace('note("width")', 'import sglang.srt.late; note("width")')
-    fates = run_shared(mutate, guards + WITHOUT_FORKS)
-    assert {fates[fault.id]["fate"] for fault in passes} == {"survived"}
-    assert len({pid for _, pid in read_processes(mutate)}) == 1
 
 
 def test_a_process_that_does_not_start_is_named(mutate: Mutate) -> None:

@@ -11,9 +11,9 @@ from small import format_code
 from harness.core.cpp_tokens import is_cpp_path
 from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
-from harness.fixes.registry.schema import CodeTarget, Toggle
+from harness.fixes.registry.schema import Toggle
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
-from harness.runs.mutate.target_selection import read_functions, select_targets
+from harness.runs.mutate.target_selection import select_targets
 
 KERNEL = "sglang.kernels.ops.rows"
 BACKEND = "sglang.srt.backend"
@@ -154,12 +154,6 @@ def test_no_word_stands_for_every_family_but_the_servers() -> None:
     assert "backend:apart" not in read_words()
 
 
-def test_words_keep_their_order_and_a_function_comes_once() -> None:
-    found = read_words(f"{BACKEND}:Backend.alone", f"{BACKEND}:helper", BACKEND)
-    assert found[:3] == ["backend:Backend.alone", "backend:helper", "backend:apart"]
-    assert len(found) == len(BACKEND_FUNCTIONS)
-
-
 @pytest.mark.parametrize(
     ("word", "message"),
     [
@@ -176,19 +170,6 @@ def test_a_word_that_stands_for_nothing_is_refused(word: str, message: str) -> N
     with pytest.raises(UnfixError) as caught:
         read_words(word)
     assert message in str(caught.value)
-
-
-def test_the_code_of_targets_is_each_function_once() -> None:
-    asked = [
-        CodeTarget(BACKEND, "Backend"),
-        CodeTarget(KERNEL, "part"),
-        CodeTarget(BACKEND, "Backend.fill"),
-    ]
-    found = [(f.module.source.module, f.qualname) for f in read_functions(asked, SOURCES)]
-    plain = ["Backend.plan", "Backend.fill", "Backend.alone"]
-    assert found == [*((BACKEND, name) for name in plain), (KERNEL, "part")]
-    with pytest.raises(UnfixError, match="no module gone"):
-        list(read_functions([CodeTarget("gone", "f")], SOURCES))
 
 
 @pytest.mark.parametrize("release", ["0.5.18", "0.5.23"])

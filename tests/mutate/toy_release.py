@@ -80,6 +80,8 @@ faults = msgspec.convert(json.loads(os.environ["FAULTS"]), tuple[MutationFault, 
 if faults:
     fault_selection.make_faults = lambda *_: GeneratedFaults(faults, ())
 fault_selection.WIDE_DIFF_MODULES = int(os.environ.get("WIDE", fault_selection.WIDE_DIFF_MODULES))
+if families := json.loads(os.environ.get("FAMILIES", "{}")):
+    fault_selection.find_families = lambda *_: families
 limits = json.loads(os.environ["LIMITS"])
 guard_order.MIN_LIMIT_SECONDS, kill_confirmation.SLOW_RETRY_LIMITS = limits
 equivalents = json.loads(os.environ["EQUALS"])

@@ -8,15 +8,16 @@ import msgspec
 import pytest
 from reviewed_files import ROWS
 
+from harness.core.outcomes import Outcome, Verdict
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.mutate.line_coverage import GuardCoverage
 from harness.runs.pr import changed_guards, nearest_guards, source_change
 from harness.store.mutate.faults import MutationFault
-from harness.store.mutate.values import FaultOutcome, FaultResult
-from harness.store.prove.values import CellResult, CellVerdict, SideOutcome, SideResult
+from harness.store.mutate.values import FaultResult
+from harness.store.prove.values import CellResult, SideResult
 
 USER = "from sglang.srt.rows import WIDTH as W\n\n\ndef get_width():\n    return W\n"
-PASSED, FAILED = SideOutcome.PASSED, SideOutcome.FAILED
+PASSED, FAILED = Outcome.PASSED, Outcome.FAILED
 
 
 def make_tree(folder: Path, rows: str) -> FolderSourceTree:
@@ -73,10 +74,10 @@ def test_a_changed_constant_stands_for_the_lines_that_use_it(tmp_path: Path) -> 
     assert changed_guards.count_reached_lines(guards, lines) == {}
 
 
-def make_cell(release: str, state: str, fixed: SideOutcome, buggy: SideOutcome) -> CellResult:
+def make_cell(release: str, state: str, fixed: Outcome, buggy: Outcome) -> CellResult:
     good = (fixed, buggy) == (PASSED, FAILED)
     cell = CellResult("g", "1", release, "cpu", state)
-    cell.verdict = CellVerdict.PROVEN if good else CellVerdict.BROKEN
+    cell.verdict = Verdict.PROVEN if good else Verdict.BROKEN
     outcomes = {"fixed": fixed, "buggy": buggy}
     cell.sides = {side: SideResult(side, end, headline=side) for side, end in outcomes.items()}
     return cell
@@ -95,8 +96,8 @@ def make_cell(release: str, state: str, fixed: SideOutcome, buggy: SideOutcome) 
     ],
 )
 def test_a_guard_that_fails_now_is_told_from_one_that_failed_before(
-    before: tuple[str, SideOutcome, SideOutcome],
-    after: tuple[str, SideOutcome, SideOutcome],
+    before: tuple[str, Outcome, Outcome],
+    after: tuple[str, Outcome, Outcome],
     fails_now: bool,
     is_lost: bool,
 ) -> None:
@@ -139,7 +140,7 @@ def test_the_guard_nearest_to_a_fault_is_named(
     tmp_path: Path, guards: list[GuardCoverage], passed: list[str], nearest: str, nearness: str
 ) -> None:
     tree = make_tree(tmp_path / "head", ROWS)
-    fate = FaultOutcome.SURVIVED if passed else FaultOutcome.UNREACHED
+    fate = Verdict.SURVIVED if passed else Verdict.UNREACHED
     result = FaultResult(make_fault(10), fate, passed=passed)
     name, how = nearest_guards.find_nearest_guard(result, guards, tree)
     assert name.rpartition("::")[2] == nearest
@@ -153,7 +154,7 @@ def test_a_fault_in_a_package_is_in_its_init_file(tmp_path: Path) -> None:
     base, head = (FolderSourceTree(tmp_path / name, name) for name in ("base", "head"))
     change = source_change.read_change(base, head, ["python/sglang/srt/__init__.py"])
     fault = msgspec.structs.replace(make_fault(10), module="sglang.srt")
-    result = FaultResult(fault, FaultOutcome.SURVIVED, passed=["a"])
+    result = FaultResult(fault, Verdict.SURVIVED, passed=["a"])
     (listed,) = nearest_guards.list_unnoticed_faults([result], [], head, change.locate)
     assert listed.path == "python/sglang/srt/__init__.py"
 

@@ -133,11 +133,11 @@ def test_the_parts_of_two_machines_are_joined(
     assert whole["parts"] == ["toggles", "zoo"]
     assert whole["toggles"][0]["effect"] == "taken back"
     assert [one["name"] for one in whole["architectures"]] == ["llama"]
-    assert not [problem for problem in whole["problems"] if "not run" in problem]
+    assert not [problem for problem in whole["problems"] if "incomplete" in problem]
     # A machine whose part is missing is named: all parts are expected unless the call says which.
     assert main(join) == 1
     problems = json.loads(capsys.readouterr().out)["problems"]
-    assert "not run to the end: suites, audit, kernels, faults, rehearse" in problems
+    assert "incomplete: not run to the end: suites, kernels, rehearse, audit, faults" in problems
     other["head"] = "another"
     (tmp_path / "second.json").write_text(json.dumps(other))
     assert main(["pr", "--join", str(record), str(tmp_path / "second.json")]) == 2

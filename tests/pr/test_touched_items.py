@@ -28,24 +28,20 @@ from harness.cli import guard_runs
 from harness.cli.pr import item_parts
 from harness.cli.pr.review import Review
 from harness.core import paths
+from harness.core.outcomes import RunStatus, Verdict
 from harness.releases.managed_releases import get_newest_release
-from harness.runs.pr import source_change, touched_items
+from harness.runs.pr import row_changes, source_change, touched_items
 from harness.runs.pr.touched_items import ChangedNames
 from harness.runs.rehearse.deployment import read_deployments
 from harness.runs.zoo.architecture import list_families, read_architectures
 from harness.store import record_files
 from harness.store.database import Store
-from harness.store.pr.values import ClaimChange, PrPart, PrRun, TouchedItem
+from harness.store.pr.part_results import ClaimChange, TouchedItem
+from harness.store.pr.values import PrPart, PrRun
 from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import RehearsalRun
 from harness.store.zoo.table import ZooTable
-from harness.store.zoo.values import (
-    ArchitectureResult,
-    ClaimResult,
-    ClaimVerdict,
-    ZooClaim,
-    ZooRun,
-)
+from harness.store.zoo.values import ArchitectureResult, ClaimResult, ZooClaim, ZooRun
 from reports.pr import view
 from reports.shared.tables import make_mark
 
@@ -107,9 +103,26 @@ def test_the_most_concerned_come_first_and_then_the_quickest() -> None:
     }
     models = {name: {name} for name in results} | {"unknown": {"llama"}}
     touched = touched_items.find_touched(code, results, models)
+    touched = touched_items.sort_touched(touched, [], {})
     assert [one.name for one in touched] == ["most", "quick", "slow", "unknown", "llama"]
     assert touched[0].why == "launches walk; runs 2 changed functions, such as m:f"
     assert touched[-1].why == "its model's file changed"
+
+
+def test_of_equally_concerned_items_those_come_first_that_have_what_the_change_is_about(
+    tmp_path: Path,
+) -> None:
+    text = ROWS.replace("OTHER = 3", "OTHER = full_to_swa_mapping(3)")
+    base, head = make_tree(tmp_path / "base", ROWS), make_tree(tmp_path / "head", text)
+    change = source_change.read_change(base, head, ["python/sglang/srt/rows.py"])
+    features = touched_items.find_changed_features(change)
+    assert features == {"windows"}
+    items = [TouchedItem(name, "runs it", 1, seconds) for name, seconds in
+             (("quick", 1.0), ("windowed", 9.0), ("remarked", 2.0))]  # fmt: skip
+    definitions = {"windowed": "sliding_window: 16", "remarked": "dim: 3  # no window"}
+    ordered = touched_items.sort_touched(items, features, definitions)
+    assert [one.name for one in ordered] == ["windowed", "quick", "remarked"]
+    assert ordered[0].why == "runs it; has windows"
 
 
 @pytest.mark.parametrize(
@@ -190,11 +203,12 @@ def test_a_budget_that_leaves_no_item_is_not_green(
     review = make_review(tmp_path, store, budget=300.0)
     monkeypatch.setattr(Review, "seconds_left", 300.0)
     item_parts.rehearse_deployments(review)
-    review.run.parts, review.run.status = [PrPart.REHEARSE], "finished"
-    assert review.run.problems == [
-        "no deployment that runs changed code was run: more than the 300 s that are left of "
-        "--budget"
-    ]
+    review.run.parts, review.run.status = [PrPart.REHEARSE], RunStatus.FINISHED
+    review.judge_lines()
+    (problem,) = review.run.problems
+    assert problem.startswith("incomplete: python/sglang/srt/rows.py:10: ")
+    assert problem.endswith(f"left out: {LARGE}")
+    assert not review.run.green
 
 
 def test_preparing_both_ends_does_not_count_against_the_budget(
@@ -230,7 +244,7 @@ def test_a_deployment_is_rehearsed_on_both_ends_and_breaks_only_where_it_ran_bef
     rehearsals.failure_of_head = failure
     review = make_review(tmp_path, store, budget=300.0)
     item_parts.rehearse_deployments(review)
-    review.run.parts, review.run.status = [PrPart.REHEARSE], "finished"
+    review.run.parts, review.run.status = [PrPart.REHEARSE], RunStatus.FINISHED
     assert rehearsals.calls == [("base", [SMALL]), ("head", [SMALL])]
     assert review.run.green is not is_broken
     (section,) = view.make_sections(review.run)
@@ -259,19 +273,6 @@ def test_the_records_are_of_this_checkout_and_of_the_newest_release() -> None:
         assert {one.name for one in run.results} <= names
 
 
-def test_a_record_of_another_release_stands_for_none(tmp_path: Path, monkeypatch: Patch) -> None:
-    """Nor does one of a few deployments, whose name comes behind any number."""
-    monkeypatch.setattr(paths, "project_folder", lambda: tmp_path)
-    folder = tmp_path / "bench" / "recorded"
-    folder.mkdir(parents=True)
-    for name in ("zoo-0.5.9", "zoo-whole-prompts"):
-        (folder / f"{name}.json.xz").touch()
-    assert touched_items.find_record("zoo") is None
-    newest = folder / f"zoo-{get_newest_release().name}.json.xz"
-    newest.touch()
-    assert touched_items.find_record("zoo") == newest
-
-
 @pytest.mark.parametrize(("refusal", "left"), [("", []), ("exceeded 240 s", ["a"])])
 def test_an_item_that_was_killed_is_not_recorded(
     store: Store, refusal: str, left: list[str]
@@ -285,10 +286,10 @@ def test_an_item_that_was_killed_is_not_recorded(
 def test_an_architecture_that_a_release_lacks_is_recorded(store: Store) -> None:
     results = [
         ArchitectureResult("gone", absent="no such type"),
-        ArchitectureResult("killed", [ClaimResult(ZooClaim.STARTS, ClaimVerdict.FAILS)]),
+        ArchitectureResult("killed", [ClaimResult(ZooClaim.STARTS, Verdict.FAILS)]),
     ]
     run = make_zoo_run(*results)
-    run.status = "finished"
+    run.status = RunStatus.FINISHED
     ZooTable(store).begin(run)
     for number, result in enumerate(results):
         ZooTable(store).save_result(run.id, number, result)
@@ -302,20 +303,17 @@ def make_zoo_run(*results: ArchitectureResult) -> ZooRun:
 
 
 def test_an_architecture_that_the_change_removes_is_lost() -> None:
-    holding = [ClaimResult(ZooClaim.STARTS, ClaimVerdict.HOLDS)]
+    holding = [ClaimResult(ZooClaim.STARTS, Verdict.HOLDS)]
     gone = ArchitectureResult("llama", absent="SGLang runs it through transformers' own code")
     never = ArchitectureResult("zaya", absent="no such type")
-    after = make_zoo_run(gone, never)
-    assert touched_items.needs_base_run(after)
     before = make_zoo_run(ArchitectureResult("llama", holding), never)
-    (change,) = touched_items.compare_claims(before, after)
+    (change,) = row_changes.compare_rows(before, make_zoo_run(gone, never))
     assert change == ClaimChange("llama", "starts", "holds", "absent", gone.absent)
     assert change.is_lost
-    run = PrRun("1", "", "", "a..b", "a", "b", "finished", claims=[change])
+    run = PrRun("1", "", "", "a..b", "a", "b", RunStatus.FINISHED, claims=[change])
     assert run.model_problems == [f"llama: starts held and is absent now: {gone.absent}"]
     run.parts, run.claims = [PrPart.ZOO], [change, ClaimChange("zaya", "starts", "fails", "absent")]
     (section,) = view.make_sections(run)
     assert [row[2] for row in section.table.rows] == [
         make_mark(view.MARKS[name]) for name in ("holds no more", "fails as before")
     ]
-    assert not touched_items.needs_base_run(make_zoo_run(ArchitectureResult("llama", holding)))

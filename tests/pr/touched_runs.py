@@ -11,6 +11,7 @@ from reviewed_files import ROWS
 from harness.cli import guard_runs
 from harness.cli.pr.review import Review
 from harness.cli.rehearse import command as rehearse_command
+from harness.core.outcomes import RunStatus
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.pr import source_change
 from harness.runs.pr.request import PrRequest
@@ -50,7 +51,7 @@ def make_result(name: str, functions: dict[str, list[str]], seconds: float) -> D
 
 
 def make_run(release: str, results: list[DeploymentResult]) -> RehearsalRun:
-    run = RehearsalRun(id=f"run-{release}", started="", release=release, status="finished")
+    run = RehearsalRun(id=f"run-{release}", started="", release=release, status=RunStatus.FINISHED)
     run.deployments, run.planned = results, [one.name for one in results]
     run.has_thresholds = False
     return run
@@ -75,6 +76,7 @@ def make_review(tmp_path: Path, store: Store, budget: float) -> Review:
         seed=0,
         zoo_limit=2,
         deployment_limit=2,
+        accepted=[],
         budget=budget,
         toggles=[],
     )
@@ -102,7 +104,7 @@ class PlayedRehearsals:
 
     def rehearse(
         self, target: ReleaseTarget, request: RehearseRequest, deployments: list[Deployment]
-    ) -> tuple[RehearsalRun, bool]:
+    ) -> RehearsalRun:
         names = [one.name for one in deployments]
         self.calls.append((target.name, names))
         functions = COUNT_ROWS if target.requested_as != "silent" else {}
@@ -112,4 +114,4 @@ class PlayedRehearsals:
         if target.name == "head":
             run.deployments[0].phases[0].failure = self.failure_of_head
         save_run(self.store, run)
-        return run, False
+        return run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import signal
 import subprocess
@@ -104,13 +103,6 @@ def test_a_longer_search_that_finds_another_failure_proves_nothing(prove: Prove)
     assert cell["sides"]["fixed"]["outcome"] == "passed", "or this test shows nothing"
     assert "the example that was found failed" in cell["why"]
     assert "once more with the fix applied: failed: assert 307 != 307" in cell["why"]
-
-
-def test_the_word_buggy_in_a_selection_selects_both_sides(prove: Prove) -> None:
-    prove.write(GOOD + GOOD.replace("test_good", "test_buggy_rows"))
-    code, found = run_prove(prove, "-k", "buggy")
-    assert code == 0
-    assert set(read_verdicts(found).values()) == {"proven"}
 
 
 def test_the_memory_of_a_daemon_counts_and_idle_forks_add_none(prove: Prove) -> None:
@@ -214,20 +206,6 @@ def test_a_wrong_option_is_a_wrong_call(prove: Prove, words: tuple[str, ...], re
     assert "Traceback" not in done.stderr
 
 
-def test_temporary_folders_end_with_the_run(prove: Prove) -> None:
-    prove.write(
-        "@guards('toy-plain')\ndef test_it(tmp_path):\n"
-        "    (tmp_path / 'x').write_text(str(tmp_path))\n"
-        "    note('where', str(tmp_path) + '\\n')\n"
-        "    assert not buggy()\n"
-    )
-    assert prove.run().returncode == 0
-    where = (prove.shared / "where").read_text().splitlines()[-1]
-    assert "/unfix-" in where
-    assert not os.path.exists(where)
-    assert not list((prove.root / ".unfix" / "runs").iterdir())
-
-
 def test_the_replay_command_of_a_guard_in_the_user_s_folder_works(prove: Prove) -> None:
     prove.write(
         "@guards('toy-plain')\n@given(rows=st.integers(0, 9))\n"
@@ -246,17 +224,3 @@ def test_the_replay_command_of_a_guard_in_the_user_s_folder_works(prove: Prove) 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "caught" in done.stdout
     assert "1 passed" in done.stdout
-
-
-def test_failed_ignores_runs_without_a_guard(prove: Prove) -> None:
-    prove.write(GOOD + "@guards('toy-plain')\ndef test_bad():\n    buggy()\n")
-    assert prove.run().returncode == 1
-    code, found = run_prove(prove, "-k", "nowhere")
-    assert code == 1
-    assert any("-k nowhere" in problem for problem in found["problems"])
-    done = prove.run("--", "no/such/path")
-    assert done.returncode == 2
-    assert "file or directory not found: no/such/path" in done.stdout
-    assert "test session starts" not in done.stdout + done.stderr
-    failed = json.loads(prove.again("prove", "--failed", "--json").stdout)
-    assert read_verdicts(failed) == {"test_bad": "toothless"}

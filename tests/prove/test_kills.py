@@ -21,10 +21,10 @@ import pytest
 from calling import PATIENCE_SECONDS, list_living_processes, wait_until
 from proving import Prove
 
+from harness.core.outcomes import Outcome
 from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
 from harness.store.database import Store
 from harness.store.prove.table import ProveTable
-from harness.store.prove.values import SideOutcome
 
 PROVEN, TOOTHLESS = "test_toy.py::test_proven", "test_toy.py::test_toothless"
 GUARDS = {
@@ -186,7 +186,7 @@ def test_a_worker_or_a_supervisor_is_killed_at_each_step_and_another_takes_over(
     assert steps >= least
     half = (steps + 1) // 2
     got_over_two = [
-        check_two_kills(prove, command, one, one + half) for one in range(1, steps - half + 1, 3)
+        check_two_kills(prove, command, one, one + half) for one in range(1, steps - half + 1, 5)
     ]
     assert any(got_over_two)
     wait_until(lambda: not list_living_processes(prove.root))
@@ -224,7 +224,7 @@ def has_lost_side(cells: list[dict[str, Any]]) -> bool:
     """Return whether both attempts of a side, or of a repetition of it, were lost."""
     sides = [side for cell in cells for side in cell["sides"].values()]
     runs = [run for side in sides for run in (side, *side.get("again", []))]
-    return any(run["outcome"] == SideOutcome.LOST for run in runs)
+    return any(run["outcome"] == Outcome.LOST for run in runs)
 
 
 def check_finished_run(done: subprocess.CompletedProcess[str], step: int) -> None:

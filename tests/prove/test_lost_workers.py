@@ -158,7 +158,7 @@ def test_a_test_that_costs_its_worker_costs_no_other_test(prove: Prove) -> None:
     prove.write(GUARDS)
     prove.write(OF_THE_OTHER_DEVICE, "test_other.py")
     write_conftest(prove, CONFTEST)
-    cells = prove.cells("--device", "auto", "-j", "2", "--limit", "10")
+    cells = prove.cells("--device", "auto", "-j", "2", "--limit", "5")
     assert {name: cell["verdict"] for name, cell in cells.items()} == EXPECTED
     assert cells["of_the_other_device"]["why"] == "no bug of cuda"
     assert {cell["device"] for cell in cells.values()} == {"cuda"}

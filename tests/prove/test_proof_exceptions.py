@@ -17,23 +17,17 @@ from packaging.version import Version
 
 from harness.core import paths
 from harness.core.errors import UnfixError
+from harness.core.outcomes import Outcome, Verdict
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.registry import toggle_catalogue
 from harness.guards import proof_exceptions, teeth
 from harness.guards.proof_exceptions import ProofException
 from harness.patching import live_engine
-from harness.releases import cuda_toolkit, managed_releases
+from harness.releases import managed_releases
 from harness.releases.source_trees import SourceTree
 from harness.runs.prove.plan import ProveRequest, ReleasePlan
 from harness.store.prove import recorded_proofs
-from harness.store.prove.values import (
-    CellResult,
-    CellVerdict,
-    ProveRun,
-    ReleaseFacts,
-    SideOutcome,
-    SideResult,
-)
+from harness.store.prove.values import CellResult, ProveRun, ReleaseFacts, SideResult
 from harness.store.record_files import read_record_text
 from harness.workers.messages import GuardsCollected, GuardTask
 from harness.workers.release_target import ReleaseTarget
@@ -93,15 +87,15 @@ def run_guard(plan: ReleasePlan, fixed: SideResult, buggy: SideResult) -> CellRe
 
 
 def skip_guard(plan: ReleasePlan) -> CellResult:
-    sides = (SideResult(n, SideOutcome.NA, headline="no such kernel") for n in ("fixed", "buggy"))
+    sides = (SideResult(n, Outcome.NA, headline="no such kernel") for n in ("fixed", "buggy"))
     return run_guard(plan, *sides)
 
 
 def prove_guard(plan: ReleasePlan) -> CellResult:
     return run_guard(
         plan,
-        SideResult("fixed", SideOutcome.PASSED, reach=1),
-        SideResult("buggy", SideOutcome.FAILED, reach=1),
+        SideResult("fixed", Outcome.PASSED, reach=1),
+        SideResult("buggy", Outcome.FAILED, reach=1),
     )
 
 
@@ -116,25 +110,20 @@ def test_a_toggle_without_a_guard_is_a_problem_unless_it_is_listed(
     assert not on.problems
 
 
-def test_a_stale_toggle_is_not_excused(tmp_path: Path) -> None:
-    on = collect_facts(make_plan(load_list(tmp_path, make_entry()), "stale"))
-    assert (on.unguarded, on.expected_unguarded) == ([ONE.id], {})
-
-
 @pytest.mark.parametrize("state", ["fixed", "buggy"])
 def test_a_guard_that_does_not_apply_is_broken_unless_it_is_listed(
     tmp_path: Path, state: str
 ) -> None:
     cell = skip_guard(make_plan((), state))
-    assert cell.verdict is CellVerdict.BROKEN
+    assert cell.verdict is Verdict.BROKEN
     assert f"the release has the toggle ({state}): no such kernel" in cell.why
     for entry in (make_entry(), make_entry(guard="test_it.py::test_it")):
         cell = skip_guard(make_plan(load_list(tmp_path, entry), state))
-        assert (cell.verdict, cell.why) == (CellVerdict.NA, f"no such kernel; expected: {REASON}")
+        assert (cell.verdict, cell.why) == (Verdict.NA, f"no such kernel; expected: {REASON}")
     # The last two end GUARD's id, and are names of other guards.
     for other in ("test_it.py::test_other", "it", "_it.py::test_it"):
         listed = load_list(tmp_path, make_entry(guard=other))
-        assert skip_guard(make_plan(listed, state)).verdict is CellVerdict.BROKEN
+        assert skip_guard(make_plan(listed, state)).verdict is Verdict.BROKEN
 
 
 def test_a_device_that_a_toggle_leaves_out_needs_an_entry(tmp_path: Path) -> None:
@@ -149,7 +138,7 @@ def test_a_toggle_that_is_not_in_the_release_needs_no_entry() -> None:
     task = GuardTask(0, GUARD, OTHER.id, "fixed", "absent", not_applicable_reason="not here")
     plan = make_plan((), "absent")
     on = collect_facts(plan, task)
-    assert plan.cells[OTHER.id, GUARD].verdict is CellVerdict.NA
+    assert plan.cells[OTHER.id, GUARD].verdict is Verdict.NA
     assert (on.unguarded, on.problems) == ([], [])
 
 
@@ -158,7 +147,7 @@ def test_an_entry_whose_guard_proves_the_toggle_is_a_problem(
     tmp_path: Path, guard: dict[str, str]
 ) -> None:
     plan = make_plan(load_list(tmp_path, make_entry(OTHER.id) + make_entry(**guard)), "fixed")
-    assert prove_guard(plan).verdict is CellVerdict.PROVEN
+    assert prove_guard(plan).verdict is Verdict.PROVEN
     (problem,) = plan.facts.problems
     assert re.match(rf"proof_exceptions.yaml:4 .*{ONE.id}.*{GUARD} is proven: remove", problem)
 
@@ -166,16 +155,16 @@ def test_an_entry_whose_guard_proves_the_toggle_is_a_problem(
 def test_entries_are_about_the_version_of_an_added_checkout_not_its_name(tmp_path: Path) -> None:
     listed = load_list(tmp_path, make_entry(releases="'<0.5.23'"))
     plan = make_plan(listed, "fixed", version="0.5.23.post1+gadc40113ca17")
-    assert skip_guard(plan).verdict is CellVerdict.BROKEN
+    assert skip_guard(plan).verdict is Verdict.BROKEN
     older = make_plan(listed, "fixed", version="0.5.22.post1+gadc40113ca17")
-    assert skip_guard(older).verdict is CellVerdict.NA
+    assert skip_guard(older).verdict is Verdict.NA
 
 
 def test_a_checkout_without_a_version_has_all_entries_and_contradicts_none_of_a_range(
     tmp_path: Path,
 ) -> None:
     listed = load_list(tmp_path, make_entry(releases="'<0.5.13'"))
-    assert skip_guard(make_plan(listed, "fixed", version="")).verdict is CellVerdict.NA
+    assert skip_guard(make_plan(listed, "fixed", version="")).verdict is Verdict.NA
     plan = make_plan(listed, "fixed", version="")
     prove_guard(plan)
     assert not plan.facts.problems
@@ -191,28 +180,17 @@ def test_an_entry_about_something_else_neither_excuses_nor_is_a_problem(
     tmp_path: Path, limits: dict[str, str]
 ) -> None:
     listed = load_list(tmp_path, make_entry(**limits))
-    assert skip_guard(make_plan(listed, "fixed")).verdict is CellVerdict.BROKEN
+    assert skip_guard(make_plan(listed, "fixed")).verdict is Verdict.BROKEN
     plan = make_plan(listed, "fixed")
     prove_guard(plan)
     assert not plan.facts.problems
-
-
-@pytest.mark.parametrize("words", [["suites/test_it.py"], ["-k", "it"]])
-def test_a_run_over_some_guards_applies_the_list(tmp_path: Path, words: list[str]) -> None:
-    listed = load_list(tmp_path, make_entry())
-    assert skip_guard(make_plan((), "fixed", *words)).verdict is CellVerdict.BROKEN
-    assert skip_guard(make_plan(listed, "fixed", *words)).verdict is CellVerdict.NA
-    plan = make_plan(listed, "fixed", *words)
-    prove_guard(plan)
-    assert len(plan.facts.problems) == 1
-    assert plan.facts.unguarded is None, "other guards may name the other toggles"
 
 
 def test_the_list_is_not_about_guards_outside_of_the_suites(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").touch()
     plan = make_plan((), "fixed", str(tmp_path / "test_it.py"))
     assert plan.request.find_working_folder() == tmp_path
-    assert skip_guard(plan).verdict is CellVerdict.NA
+    assert skip_guard(plan).verdict is Verdict.NA
     plan = make_plan(load_list(tmp_path, make_entry()), "fixed", str(tmp_path / "test_it.py"))
     prove_guard(plan)
     assert not plan.facts.problems
@@ -228,22 +206,22 @@ def test_teeth_apply_the_list(
         live_engine, "engine", SimpleNamespace(sources=Mock(version=Version("1.0")))
     )
 
-    def judge(verdict: CellVerdict, folder: Path) -> tuple[CellVerdict | None, pytest.TestReport]:
+    def judge(verdict: Verdict, folder: Path) -> tuple[Verdict | None, pytest.TestReport]:
         item: Any = Mock(path=folder / "test_it.py", nodeid=GUARD, location=("", 0, ""))
         item.keywords = {}
-        sides = {"buggy": SideResult("buggy", SideOutcome.FAILED)}
+        sides = {"buggy": SideResult("buggy", Outcome.FAILED)}
         cell = CellResult(GUARD, ONE.id, "current", "cpu", "fixed", verdict, sides=sides)
         problems = teeth._check_exceptions(item, cell)
         return cell.verdict, teeth._make_report(item, cell, 0.0, problems)
 
     suites = paths.project_folder() / "suites"
-    verdict, report = judge(CellVerdict.NA, suites)
-    assert verdict is (CellVerdict.NA if is_listed else CellVerdict.BROKEN)
+    verdict, report = judge(Verdict.NA, suites)
+    assert verdict is (Verdict.NA if is_listed else Verdict.BROKEN)
     assert report.outcome == ("skipped" if is_listed else "failed")
-    _, report = judge(CellVerdict.PROVEN, suites)
+    _, report = judge(Verdict.PROVEN, suites)
     assert report.outcome == ("failed" if is_listed else "passed")
-    assert judge(CellVerdict.NA, tmp_path)[1].outcome == "skipped"
-    assert judge(CellVerdict.PROVEN, tmp_path)[1].outcome == "passed"
+    assert judge(Verdict.NA, tmp_path)[1].outcome == "skipped"
+    assert judge(Verdict.PROVEN, tmp_path)[1].outcome == "passed"
 
 
 @pytest.mark.parametrize(
@@ -265,22 +243,6 @@ def test_a_mistake_in_the_list_is_named_with_its_line(
 # The list in the tree
 
 LISTED = proof_exceptions.load_project_exceptions(toggle_catalogue.load_catalogue())
-
-
-def test_an_entry_without_the_toolkit_or_the_virtual_gpu_is_about_such_runs_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = "  - {{toggles: [{}], reason: {}, devices: [cuda], without: {}}}\n"
-    (entry,) = load_list(tmp_path, text.format(ONE.id, REASON, "virtual-gpu"))
-    assert [entry.applies_to(Version("0.5.23"), one) for one in ("cpu", "cuda", "virtual")] == [
-        False,
-        True,
-        False,
-    ]
-    (entry,) = load_list(tmp_path, text.format(ONE.id, REASON, "cuda-toolkit"))
-    for toolkit, applies in ((None, True), (object(), False)):
-        monkeypatch.setattr(cuda_toolkit, "find_toolkit", lambda it=toolkit: it)
-        assert entry.applies_to(Version("0.5.23"), "virtual") is applies
 
 
 @cache
@@ -349,7 +311,7 @@ def test_a_recorded_proof_has_each_toggle_of_its_releases_proven_or_expected(nam
             found = cells[on.release, toggle]
             assert found or toggle in on.expected_unguarded, (on.release, toggle)
             for cell in found:
-                known = cell.verdict is CellVerdict.PROVEN or "; expected: " in cell.why
+                known = cell.verdict is Verdict.PROVEN or "; expected: " in cell.why
                 assert known, (cell.key, cell.why)
 
 

@@ -78,12 +78,3 @@ def test_the_guards_that_the_page_calls_irrefutable_are_proven(prove: Prove) -> 
     """If one were refused after all, docs/prove.md would be wrong."""
     prove.write(BEYOND_ANY_RUNNER)
     assert {cell["verdict"] for cell in prove.cells().values()} == {"proven"}
-
-
-def test_a_guard_that_seeds_its_own_numbers_is_no_chance(prove: Prove) -> None:
-    prove.write(
-        "import random\n@guards('toy-plain')\ndef test_it():\n"
-        "    drawn = random.Random(7).randrange(1, 9)\n"
-        "    assert forms.plain(drawn, 3) == drawn * 6\n"
-    )
-    assert prove.cells()["it"]["verdict"] == "proven"

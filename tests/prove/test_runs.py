@@ -46,16 +46,6 @@ def test_pytest_chooses_the_guards(prove: Prove) -> None:
     assert prove.run("-k", "one").returncode == 0
 
 
-def test_a_guard_that_asks_for_it_hears_what_is_logged(prove: Prove) -> None:
-    prove.write(
-        "import logging\n"
-        "@guards('toy-plain')\ndef test_it(caplog):\n"
-        "    logging.getLogger('toy').warning('heard')\n"
-        "    assert caplog.messages == ['heard'] and not buggy()\n"
-    )
-    assert prove.run().returncode == 0
-
-
 def test_shards_are_all_of_it_and_none_twice(prove: Prove) -> None:
     names = [f"guard_{number}" for number in range(7)]
     text = "@guards('toy-plain')\ndef test_{}():\n    assert not buggy()\n"

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from calling import is_alive, wait_until
 
 from harness.core import processes
 from harness.core.child_process import ProcessHandle, call_in_fork, fork_with_pipe
+from harness.core.outcomes import Outcome
 from harness.core.pipes import PipeEnd
-from harness.store.prove.values import SideOutcome, SideResult
+from harness.store.prove.values import SideResult
 from harness.workers import messages, supervisor
 from harness.workers.shared_process import SharedProcess, SharedProcessReady, SharedRunEnded
 
@@ -44,7 +44,7 @@ class FakeProcesses:
                 if name == DIES:
                     os._exit(3)
                 time.sleep(0.4 if serial == 0 else 0.0)  # for the limits to be looked at
-                result = SideResult("", SideOutcome.PASSED, headline=str(os.getpid()))
+                result = SideResult("", Outcome.PASSED, headline=str(os.getpid()))
                 Path(file.decode()).write_bytes(msgspec.json.encode(result))
                 pipe.send(msgspec.json.encode(SharedRunEnded("", [])))
 
@@ -137,32 +137,3 @@ def test_a_standby_that_dies_fails_no_test(fakes: FakeProcesses, when: str) -> N
     assert died == "exited"
     assert passed == ["passed", str(pids[2])]
     assert len(pids) == 3  # none follows a standby that died
-
-
-@pytest.mark.parametrize("short_of", ["memory", "device memory"])
-def test_no_standby_starts_where_memory_is_short(
-    fakes: FakeProcesses, short_of: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if short_of == "memory":
-        monkeypatch.setattr(processes, "read_available_bytes", lambda: LIMIT)
-    else:
-        fakes.free_share = 0.4
-
-    def run_two() -> list[Any]:
-        process = fakes.make_process()
-        outcomes = [fakes.run(process, name)[0] for name in (DIES, PASSES)]
-        return [outcomes, len(fakes.pids)]
-
-    assert call_supervisor(run_two) == [["exited", "passed"], 2]
-
-
-def test_a_standby_ends_with_its_supervisor(fakes: FakeProcesses) -> None:
-    fakes.behaviors[1] = lambda: time.sleep(600.0)  # while it imports, say
-
-    def run_one() -> list[int]:
-        fakes.run(fakes.make_process(), PASSES)
-        return fakes.pids
-
-    pids = call_supervisor(run_one)
-    assert len(pids) == 2
-    assert wait_until(lambda: not any(map(is_alive, pids)))

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from harness.core.outcomes import Outcome, RunStatus
 from harness.fixes.registry import toggle_catalogue
 from harness.runs.prove import time_estimate
 from harness.runs.prove.plan import ProveRequest
-from harness.store.prove.values import CellResult, ProveRun, ReleaseFacts, SideOutcome, SideResult
+from harness.store.prove.values import CellResult, ProveRun, ReleaseFacts, SideResult
 from harness.workers.release_target import ReleaseTarget
 
 TOGGLE = next(iter(toggle_catalogue.load_catalogue()))
@@ -26,7 +27,7 @@ SETTINGS: dict[str, Any] = {
 
 def store_earlier_run(*releases: str, seconds: float, **settings: object) -> ProveRun:
     """Store a run whose imports took 20 s each, and whose four tests on each release 10 s each."""
-    sides = {side: SideResult(side, SideOutcome.PASSED, seconds=10) for side in ("fixed", "buggy")}
+    sides = {side: SideResult(side, Outcome.PASSED, seconds=10) for side in ("fixed", "buggy")}
     cells = [
         CellResult(guard, TOGGLE.id, name, "cpu", "fixed", sides=sides)
         for name in releases
@@ -34,7 +35,8 @@ def store_earlier_run(*releases: str, seconds: float, **settings: object) -> Pro
     ]
     facts = [ReleaseFacts(name, "cpu", seconds_to_start=20) for name in releases]
     return ProveRun(
-        "run", "prove", "", "finished", seconds, [], {**SETTINGS, **settings}, facts, [], cells
+        *("run", "prove", "", RunStatus.FINISHED, seconds, []),
+        *({**SETTINGS, **settings}, facts, [], cells),
     )
 
 

@@ -116,7 +116,7 @@ def test_a_headline_says_why(cells: Cells, guard: str, side: str, words: str) ->
 
 
 def test_the_failure_of_the_fixed_side_stands_first(cells: Cells) -> None:
-    assert cells["wrong_as_fixed"]["why"].startswith("fixed: assert 5 < 5")
+    assert cells["wrong_as_fixed"]["why"].startswith("with the fix applied: assert 5 < 5")
 
 
 def test_a_broken_guard_is_shown_with_its_reason_at_once_and_in_the_report(
@@ -125,7 +125,7 @@ def test_a_broken_guard_is_shown_with_its_reason_at_once_and_in_the_report(
     report = prove.again("report", finished_prove[1]["id"]).stdout
     for guard in ("fails_in_a_thread", "fails_in_teardown"):
         why = cells[guard]["why"]
-        assert why.startswith("buggy: in t")
+        assert why.startswith("with the fix reverted: in t")
         assert why in finished_prove[1]["stderr"]
         assert why in report
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
+from harness.core.outcomes import RunStatus
 from harness.store.rehearse.values import (
     DeploymentResult,
     RehearsalRun,
@@ -18,8 +19,8 @@ from reports.rehearse.markdown import render_markdown
 from reports.rehearse.page import render_page
 
 COUNTED = (
-    "1,220 launches of 1 kernels; of 1,244 calls of layers 142 ran, and the launches of "
-    "the others, which are alike, are counted and not made; "
+    "1,220 launches of 1 kernels; 142 of 1,244 layers were run; the others launch the "
+    "same kernels with the same shapes (`--all-layers` runs them, too); "
 )
 
 
@@ -31,7 +32,7 @@ def make_run(passed: int) -> RehearsalRun:
     ]
     one = DeploymentResult("lite", "m", "H200", 8, phases=phases, launches=[launch])
     run = RehearsalRun(
-        id="r", started="2026-01-01T00:00:00+00:00", release="0.5.23", status="finished"
+        id="r", started="2026-01-01T00:00:00+00:00", release="0.5.23", status=RunStatus.FINISHED
     )
     run.deployments = [one]
     return run
@@ -45,7 +46,7 @@ def test_each_report_tells_launches_from_those_that_are_counted(passed: int, is_
     page = render_page(run)
     reports = (console.export_text(), render_markdown(run), page)
     assert [COUNTED in report for report in reports] == [is_said] * len(reports)
-    assert ("of 122 calls of layers 14 ran, and" in page) is is_said
+    assert ("14 of 122 layers were run" in page) is is_said
     assert ("1,220 launches of 1 kernels, made or counted, " in page) is is_said
 
 

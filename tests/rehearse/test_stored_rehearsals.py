@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from harness.core.outcomes import RunStatus
 from harness.store.database import Store
 from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import DeploymentResult, RehearsalRun
@@ -21,7 +22,7 @@ def make_run(run_id: str, started: str, **changes: object) -> RehearsalRun:
         id=run_id,
         started=started,
         release="0.5.23",
-        status="finished",
+        status=RunStatus.FINISHED,
         planned=NAMES,
         deployments=deployments,
     )
@@ -36,7 +37,7 @@ def test_it_is_the_newest_of_the_release_that_is_whole_and_without_toggles(tmp_p
         make_run("toggled", "2026-01-03T00:00:00+00:00", toggles=["-28788-stage2"]),
         make_run("other-release", "2026-01-04T00:00:00+00:00", release="0.5.18"),
         make_run("some", "2026-01-05T00:00:00+00:00", planned=["lite"]),
-        make_run("stopped", "2026-01-06T00:00:00+00:00", status="stopped"),
+        make_run("stopped", "2026-01-06T00:00:00+00:00", status=RunStatus.STOPPED),
         make_run("unsearched", "2026-01-07T00:00:00+00:00", has_thresholds=False),
     ):
         table.begin(run)

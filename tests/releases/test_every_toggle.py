@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from harness.sanitizer.triton import jit_kernels
 TOGGLES = list(toggle_catalogue.load_catalogue())
 # transformers probes for torch_npu, so its stand-in is on the path for NPU modules only.
 NPU = "23268-"
+CLOCKS = {"sglang.srt.observability.req_time_stats:global_diff_realtime_monotonic"}
 
 
 @functools.lru_cache(maxsize=1)
@@ -95,45 +97,53 @@ def test_live_in_and_out(toggle: Toggle) -> None:
         assert not engine._original_states
 
 
-IMPORT = """
-import gc, importlib, json, sys, warnings
-gc.disable()  # a quarter of the imports' time
-warnings.simplefilter("ignore")
-sys.path.append(sys.argv[2])
-outcome = {}
-for name in json.loads(sys.argv[1]):
-    try:
-        importlib.import_module(name)
-        outcome[name] = "ok"
-    except Exception as error:
-        outcome[name] = f"{type(error).__name__}: {error}"
-print(json.dumps(outcome))
-"""
-
-
-def test_all_at_once_at_import(tmp_path: Any) -> None:
-    """Apply every applicable toggle in one process, and import each patched module."""
-    by_state = {
-        state: [t for t in list_present_toggles() if find_status(t.id).state is state]
-        for state in (ToggleState.FIXED, ToggleState.BUGGY)
-    }
-    modules = sorted({name for toggle in list_present_toggles() for name in modules_of(toggle)})
-    imported = [name for name in modules if not is_cpp_path(name)]
-    environment = {
-        **os.environ,
-        "SGLANG_DEBUG_REVERT_PR": ",".join(t.id for t in by_state[ToggleState.FIXED]),
-        "SGLANG_DEBUG_ENABLE_PR": ",".join(t.id for t in by_state[ToggleState.BUGGY]),
-        "UNFIX_ATTESTATIONS": str(tmp_path),
-    }
+def import_in_process(
+    modules: list[str], at_import: dict[str, str], live: tuple[list[str], list[str]]
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Import modules in a new process; return how that went, and what SGLang's modules hold."""
+    script = Path(__file__).parent / "held_values.py"
     done = subprocess.run(
-        [sys.executable, "-c", IMPORT, json.dumps(imported), str(installer.STANDINS_NPU)],
-        env=environment,
+        [sys.executable, str(script), *map(json.dumps, (modules, *live))],
+        env={**os.environ, "PYTHONHASHSEED": "0", **at_import},
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == dict.fromkeys(imported, "ok")
+    outcomes, held = json.loads(done.stdout.splitlines()[-1])
+    return outcomes, held
+
+
+def test_all_at_once_at_import_hold_what_they_hold_live(tmp_path: Path) -> None:
+    """Apply every applicable toggle in one process, and import each patched module.
+
+    A process that applies all of them live holds the same values: no import derived another.
+    """
+    reverted, enabled = (
+        [t.id for t in list_present_toggles() if find_status(t.id).state is state]
+        for state in (ToggleState.FIXED, ToggleState.BUGGY)
+    )
+    modules = sorted({name for toggle in list_present_toggles() for name in modules_of(toggle)})
+    imported = [name for name in modules if not is_cpp_path(name)]
+    npu = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(installer.STANDINS_NPU)])
+    environment = {
+        "PYTHONPATH": npu,
+        "SGLANG_DEBUG_REVERT_PR": ",".join(reverted),
+        "SGLANG_DEBUG_ENABLE_PR": ",".join(enabled),
+        "UNFIX_ATTESTATIONS": str(tmp_path),
+    }
+    outcomes, held = import_in_process(imported, environment, ([], []))
+    assert outcomes == dict.fromkeys(imported, "ok")
     [left] = attestation.read_attestations(tmp_path)
     assert sorted(left.modules) == modules
     assert sorted(left.toggles) == sorted(t.id for t in list_present_toggles())
+    _, held_live = import_in_process(imported, {"PYTHONPATH": npu}, (reverted, enabled))
+    assert held.keys() == held_live.keys()
+    differing = {
+        name: (held[name], held_live[name])
+        for name in held.keys() - CLOCKS
+        if held[name] != held_live[name]
+    }
+    for k, v in differing.items():
+        print(k, str(v)[:300], file=sys.stderr)
+    assert differing == {}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from harness.core.outcomes import RunStatus, Verdict
 from harness.store.eval.values import (
     AnswerDifference,
     ComparisonResult,
-    ComparisonVerdict,
     Evaluation,
     ItemAnswer,
     PlantedFault,
@@ -43,7 +43,7 @@ def make_served(name: str, *, wrong: int = 0, items: int = 20) -> ServedConfigur
 def make_accuracy(
     base: str, candidate: str, task: str, lost: int = 0, items: int = 20
 ) -> ComparisonResult:
-    verdict = ComparisonVerdict.REGRESSED if lost else ComparisonVerdict.SAME
+    verdict = Verdict.REGRESSED if lost else Verdict.SAME
     drop = lost / items
     return ComparisonResult(
         base, candidate, "accuracy", task, verdict, f"{verdict}: {lost} of {items} lost",
@@ -53,7 +53,7 @@ def make_accuracy(
 
 
 def make_token_result(
-    base: str, candidate: str, verdict: ComparisonVerdict, divergence: float | None
+    base: str, candidate: str, verdict: Verdict, divergence: float | None
 ) -> ComparisonResult:
     words = f"{verdict}: 80 items"
     return ComparisonResult(
@@ -64,17 +64,18 @@ def make_token_result(
 def make_fine_evaluation() -> Evaluation:
     """Return a green evaluation: three configurations, and two faults, the planted one detected."""
     return Evaluation(
-        "eval-20261121-000000-abcd", "cpu", "unfix eval cpu", 1795219200.0, 75.0, "done", "cpu",
-        0, 20, 0.01, 8, 0.096,
+        "eval-20261121-000000-abcd", "cpu", "unfix eval cpu", 1795219200.0, 75.0,
+        RunStatus.FINISHED,
+        "cpu", 0, 20, 0.01, 8, 0.096,
         served=[
             make_served("base"), make_served("cache"), make_served("cache without paged"),
             ServedConfiguration("fp8", "llama", "0.5.18", [], "cuda", absent=NO_CUDA),
         ],
         compared=[
             *(make_accuracy("base", "cache", task) for task in TASKS),
-            make_token_result("base", "cache", ComparisonVerdict.EQUAL, 0.004),
-            make_token_result("base", "cache without paged", ComparisonVerdict.DIFFERS, 1.7),
-            ComparisonResult("base", "fp8", "tokens", "", ComparisonVerdict.NA, NO_CUDA),
+            make_token_result("base", "cache", Verdict.EQUAL, 0.004),
+            make_token_result("base", "cache without paged", Verdict.DIFFERS, 1.7),
+            ComparisonResult("base", "fp8", "tokens", "", Verdict.NA, NO_CUDA),
         ],
         faults=[
             PlantedFault("paged", "cache", "cache without paged", True, True, ["tokens: differs"],
@@ -108,13 +109,13 @@ def make_awful_evaluation() -> Evaluation:
     lost.words = HOSTILE + LONG
     lost.differences[1].why = "error"
     lost.differences.append(AnswerDifference(HOSTILE, 99, HOSTILE))
-    drifts = make_token_result("base", "drifting", ComparisonVerdict.DRIFTS, math.inf)
+    drifts = make_token_result("base", "drifting", Verdict.DRIFTS, math.inf)
     drifts.differences = [AnswerDifference("recall", 5, "drifts", None, math.nan)]
     evaluation.compared += [
         lost,
         drifts,
-        ComparisonResult("base", "dead", "tokens", "", ComparisonVerdict.FAILED, HOSTILE),
-        ComparisonResult("nobody", HOSTILE, "tokens", HOSTILE, ComparisonVerdict.CANNOT_TELL, LONG),
+        ComparisonResult("base", "dead", "tokens", "", Verdict.FAILS, HOSTILE),
+        ComparisonResult("nobody", HOSTILE, "tokens", HOSTILE, Verdict.CANNOT_TELL, LONG),
     ]
     evaluation.faults += [
         PlantedFault(HOSTILE, HOSTILE, "x", True, False, [], HOSTILE, 7),
@@ -140,7 +141,7 @@ def make_large_evaluation(configurations: int = 30, items: int = 200) -> Evaluat
         candidate = make_served(name, items=items, wrong=items)
         evaluation.served.append(candidate)
         evaluation.compared += [make_accuracy("base", name, task, items, items) for task in TASKS]
-        apart = make_token_result("base", name, ComparisonVerdict.DIFFERS, 10.0 ** (place % 9 - 6))
+        apart = make_token_result("base", name, Verdict.DIFFERS, 10.0 ** (place % 9 - 6))
         apart.differences = [
             AnswerDifference(t, n, "differs", 2, 0.5) for t in TASKS for n in range(50)
         ]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from harness.store.pr.values import (
-    ChangedFile,
+from harness.core.outcomes import RunStatus
+from harness.store.pr.part_results import (
     ClaimChange,
     GuardChange,
     KernelAnswer,
     KernelChange,
     NewFinding,
-    PrPart,
-    PrRun,
     ToggleChange,
     ToggleEffect,
     TouchedItem,
     UnnoticedFault,
 )
+from harness.store.pr.values import ChangedFile, PrPart, PrRun
 from harness.store.rehearse.values import DeploymentChange
 
 NASTY = "</script><b>bold</b> [bold red]markup[/] a|b `code` 🧪"
@@ -23,7 +22,9 @@ ROWS = "python/sglang/srt/rows.py"
 
 
 def make_run() -> PrRun:
-    run = PrRun("1", "2026-01-01T00:00:00+00:00", "~/sglang", "a..b", "ga", "gb", "finished", 9.0)
+    run = PrRun(
+        "1", "2026-01-01T00:00:00+00:00", "~/sglang", "a..b", "ga", "gb", RunStatus.FINISHED, 9.0
+    )
     run.planned = run.parts = list(PrPart)
     run.subjects = [f"1a2b3c {NASTY}"]
     run.files = [ChangedFile("sglang.srt.rows", ROWS, 3, 2)]

@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from harness.core.outcomes import Outcome, RunStatus, Verdict
 from harness.store.prove.values import (
     CellResult,
-    CellVerdict,
     ProveRun,
     ReleaseFacts,
-    SideOutcome,
     SideRepetition,
     SideResult,
     ToggleFacts,
@@ -102,7 +101,7 @@ def list_guards(family: str) -> list[str]:
     return [f"suites/{family}/test_{family}.py::{name}" for name in GUARDS[family]]
 
 
-def make_side(name: str, outcome: SideOutcome, **more: object) -> SideResult:
+def make_side(name: str, outcome: Outcome, **more: object) -> SideResult:
     plain = SideResult(side=name, outcome=outcome, seconds=0.42, overhead=0.2, reach=16)
     plain.replay = (
         "./unfix prove 27460 --release 0.5.18 --side buggy --guard "
@@ -114,7 +113,7 @@ def make_side(name: str, outcome: SideOutcome, **more: object) -> SideResult:
 def make_failing_side(name: str, **more: object) -> SideResult:
     return make_side(
         name,
-        SideOutcome.FAILED,
+        Outcome.FAILED,
         **{
             "headline": "kv_indices_kernel wrote kv_indices[1, 0], outside of what program "
             "(0, 0, 1) may write",
@@ -130,10 +129,10 @@ def make_proven_cell(
     guard: str, toggle: str, release: str, state: str, device: str = "cpu"
 ) -> CellResult:
     sides = {
-        "fixed": make_side("fixed", SideOutcome.PASSED),
+        "fixed": make_side("fixed", Outcome.PASSED),
         "buggy": make_failing_side("buggy", reach=12),
     }
-    return CellResult(guard, toggle, release, device, state, CellVerdict.PROVEN, sides=sides)
+    return CellResult(guard, toggle, release, device, state, Verdict.PROVEN, sides=sides)
 
 
 def make_release_facts(place: int, device: str) -> ReleaseFacts:
@@ -156,7 +155,7 @@ def make_run(releases: int = 6, device: str = "cpu") -> ProveRun:
         id="20261121-190000",
         kind="prove",
         started="2026-11-21T19:00:00+00:00",
-        status="finished",
+        status=RunStatus.FINISHED,
         seconds=73.2,
         command=["./unfix", "prove", "--all-releases"],
         settings={"profile": "default", "seed": 0},
@@ -171,7 +170,7 @@ def make_run(releases: int = 6, device: str = "cpu") -> ProveRun:
                 if state == "absent":
                     why = "the code is not in this release"
                     cell = CellResult(
-                        guard, toggle.id, here.release, device, state, CellVerdict.NA, why
+                        guard, toggle.id, here.release, device, state, Verdict.NA, why
                     )
                 else:
                     cell = make_proven_cell(guard, toggle.id, here.release, state, device)
@@ -192,59 +191,59 @@ def make_run_of_every_verdict(base: ProveRun | None = None) -> ProveRun:
     run = base or make_run()
     run.command = ["./unfix", "prove", NASTY]
     run.toggles[3].title += " " + NASTY
-    passed = make_side("fixed", SideOutcome.PASSED)
+    passed = make_side("fixed", Outcome.PASSED)
 
-    def make_fixed_side(outcome: SideOutcome, **more: object) -> list[SideResult]:
+    def make_fixed_side(outcome: Outcome, **more: object) -> list[SideResult]:
         return [make_side("fixed", outcome, **more)]
 
-    def both(outcome: SideOutcome) -> list[SideResult]:
+    def both(outcome: Outcome) -> list[SideResult]:
         return [passed, make_side("buggy", outcome)]
 
-    flaky = make_failing_side("buggy", again=[SideRepetition(SideOutcome.PASSED)])
+    flaky = make_failing_side("buggy", again=[SideRepetition(Outcome.PASSED)])
     broken = make_failing_side("fixed", headline=NASTY, example=[NASTY, LONG] * 5)
-    cases: dict[str, tuple[CellVerdict | None, list[SideResult]]] = {
-        "27460 0.5.9": (CellVerdict.TOOTHLESS, both(SideOutcome.PASSED)),
+    cases: dict[str, tuple[Verdict | None, list[SideResult]]] = {
+        "27460 0.5.9": (Verdict.TOOTHLESS, both(Outcome.PASSED)),
         "kv-indices-size-check 0.5.9": (
-            CellVerdict.UNREACHED,
-            make_fixed_side(SideOutcome.PASSED, reach=0),
+            Verdict.UNREACHED,
+            make_fixed_side(Outcome.PASSED, reach=0),
         ),
-        "20606 0.5.13": (CellVerdict.BROKEN, [broken]),
-        "27338 0.5.10": (CellVerdict.STALE, []),
-        "25015 0.5.10": (CellVerdict.SEGFAULT, make_fixed_side(SideOutcome.SEGFAULT, left=2)),
-        "27338 0.5.11": (CellVerdict.ABORT, make_fixed_side(SideOutcome.ABORT)),
-        "20606 0.5.11": (CellVerdict.KILLED, both(SideOutcome.KILLED)),
-        "27460 0.5.12": (CellVerdict.HANG, both(SideOutcome.HANG)),
+        "20606 0.5.13": (Verdict.BROKEN, [broken]),
+        "27338 0.5.10": (Verdict.STALE, []),
+        "25015 0.5.10": (Verdict.SEGFAULT, make_fixed_side(Outcome.SEGFAULT, left=2)),
+        "27338 0.5.11": (Verdict.ABORT, make_fixed_side(Outcome.ABORT)),
+        "20606 0.5.11": (Verdict.SIGNAL, both(Outcome.SIGNAL)),
+        "27460 0.5.12": (Verdict.HANG, both(Outcome.HANG)),
         "kv-indices-size-check 0.5.12": (
-            CellVerdict.OUT_OF_MEMORY,
-            make_fixed_side(SideOutcome.OUT_OF_MEMORY),
+            Verdict.OUT_OF_MEMORY,
+            make_fixed_side(Outcome.OUT_OF_MEMORY),
         ),
         "25418-sparse-prefill-switch 0.5.12": (
-            CellVerdict.CUDA_ERROR,
-            make_fixed_side(SideOutcome.CUDA_ERROR),
+            Verdict.CUDA_ERROR,
+            make_fixed_side(Outcome.CUDA_ERROR),
         ),
-        "27338 0.5.13": (None, make_fixed_side(SideOutcome.EXITED)),
+        "27338 0.5.13": (None, make_fixed_side(Outcome.EXITED)),
         "25015 0.5.12": (
-            CellVerdict.BROKEN,
-            make_fixed_side(SideOutcome.ERROR, detail=NASTY + LONG, output=NASTY),
+            Verdict.BROKEN,
+            make_fixed_side(Outcome.ERROR, detail=NASTY + LONG, output=NASTY),
         ),
         "25015 0.5.13": (
-            CellVerdict.BROKEN,
-            [*make_fixed_side(SideOutcome.SKIPPED), make_side("buggy", SideOutcome.LOST)],
+            Verdict.BROKEN,
+            [*make_fixed_side(Outcome.SKIPPED), make_side("buggy", Outcome.LOST)],
         ),
-        "25015 0.5.14": (CellVerdict.PROVEN, both(SideOutcome.SEGFAULT)),
-        "27338 0.5.14": (CellVerdict.FLAKY, [passed, flaky]),
+        "25015 0.5.14": (Verdict.PROVEN, both(Outcome.SEGFAULT)),
+        "27338 0.5.14": (Verdict.FLAKY, [passed, flaky]),
         "26972 0.5.13": (
-            CellVerdict.NA,
-            [make_side(name, SideOutcome.NA) for name in ("fixed", "buggy")],
+            Verdict.NA,
+            [make_side(name, Outcome.NA) for name in ("fixed", "buggy")],
         ),
     }
-    proven_cells = [cell for cell in run.cells if cell.verdict is CellVerdict.PROVEN]
+    proven_cells = [cell for cell in run.cells if cell.verdict is Verdict.PROVEN]
     for name, (verdict, sides) in list(cases.items())[: len(proven_cells)]:
         named = [cell for cell in proven_cells if f"{cell.toggle} {cell.release}" == name]
         cell = (named or proven_cells)[0]
         proven_cells.remove(cell)
         cell.verdict = verdict
-        has_reason = verdict in (CellVerdict.STALE, CellVerdict.NA, CellVerdict.FLAKY)
+        has_reason = verdict in (Verdict.STALE, Verdict.NA, Verdict.FLAKY)
         cell.why = NASTY if has_reason else ""
         cell.sides = {one.side: one for one in sides}
     run.releases[0].problems.append(f"suites/x.py could not be collected: {NASTY}")
@@ -260,19 +259,21 @@ def make_lifecycle(releases: int = 6) -> ProveRun:
     run = make_run(releases)
     run.id, run.kind, run.started = "life", "lifecycle", "2026-11-21T20:00:00+00:00"
     for cell in run.cells:
-        if cell.verdict is CellVerdict.NA:
+        if cell.verdict is Verdict.NA:
             continue
         wrong = (cell.toggle, cell.release) == ("27460", "0.5.13")
         bug = (cell.state == "buggy") is not wrong
-        as_is = make_failing_side("as is") if bug else make_side("as is", SideOutcome.PASSED)
+        as_is = make_failing_side("as is") if bug else make_side("as is", Outcome.PASSED)
         cell.sides = {"as is": as_is}
-        agreed = CellVerdict.HAS_BUG if bug else CellVerdict.HAS_FIX
-        cell.verdict = CellVerdict.DIFFERS if wrong else agreed
+        agreed = Verdict.HAS_BUG if bug else Verdict.HAS_FIX
+        cell.verdict = Verdict.DIFFERS if wrong else agreed
     return run
 
 
 def make_empty_run() -> ProveRun:
-    return ProveRun(id="none", kind="prove", started="2026-11-21T18:00:00+00:00", status="finished")
+    return ProveRun(
+        id="none", kind="prove", started="2026-11-21T18:00:00+00:00", status=RunStatus.FINISHED
+    )
 
 
 def make_large_run() -> ProveRun:
@@ -285,7 +286,7 @@ def make_large_run() -> ProveRun:
         id="large",
         kind="prove",
         started="2026-11-21T19:00:00+00:00",
-        status="finished",
+        status=RunStatus.FINISHED,
         seconds=1800,
         command=["./unfix", "prove"],
         toggles=toggles,

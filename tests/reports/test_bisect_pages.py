@@ -8,13 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from rendering import assert_fits, show_page, to_text
 
-from harness.store.bisect.values import (
-    BisectAnswer,
-    BisectSearch,
-    BisectStep,
-    BisectTrial,
-    ToggleSearch,
-)
+from harness.core.outcomes import RunStatus, Verdict
+from harness.store.bisect.values import BisectSearch, BisectStep, BisectTrial, ToggleSearch
 from harness.store.prove.values import ToggleFacts
 from reports.bisect import markdown, page, terminal
 
@@ -25,7 +20,7 @@ HOSTILE = "<script>document.title='owned'</script> | `x` \x1b[31m]]> {{ 7 * 7 }}
 
 
 def make_trial(
-    toggles: list[str], answer: BisectAnswer, why: str = "search", part: str = "toggles"
+    toggles: list[str], answer: Verdict, why: str = "search", part: str = "toggles"
 ) -> BisectTrial:
     how = {"passes": "exit code 0", "fails": "exit code 3"}.get(answer.value, HOSTILE)
     return BisectTrial(
@@ -37,12 +32,12 @@ def make_trial(
 def search() -> BisectSearch:
     names = ["a", "b", "c", "d"]
     trials = [
-        make_trial([], BisectAnswer.PASSES, "base"),
-        make_trial(["a", "b"], BisectAnswer.FAILS),
-        make_trial(["c", "d"], BisectAnswer.CANNOT_TELL),
-        make_trial(["a"], BisectAnswer.FAILS, "proof"),
-        make_trial(["a"], BisectAnswer.PASSES, "proof"),
-        make_trial(["b", "c", "d"], BisectAnswer.PASSES, "proof"),
+        make_trial([], Verdict.PASSES, "base"),
+        make_trial(["a", "b"], Verdict.FAILS),
+        make_trial(["c", "d"], Verdict.CANNOT_TELL),
+        make_trial(["a"], Verdict.FAILS, "proof"),
+        make_trial(["a"], Verdict.PASSES, "proof"),
+        make_trial(["b", "c", "d"], Verdict.PASSES, "proof"),
     ]
     part = ToggleSearch(
         "toggles",
@@ -63,7 +58,7 @@ def search() -> BisectSearch:
         "2026-11-21T00:00:00+00:00",
         ["python", HOSTILE],
         command=["unfix", "bisect"],
-        status="finished",
+        status=RunStatus.FINISHED,
         seconds=3.0,
         toggles=[ToggleFacts("a", HOSTILE, "family", "overflow", [123], HOSTILE)],
         trials=trials,
@@ -107,7 +102,7 @@ def test_a_search_without_culprit_is_never_green(
 def test_a_history_is_a_list_of_stops(search: BisectSearch) -> None:
     search.kind = "releases"
     search.step = BisectStep(["0.9", "1.0", "1.1"], "1.0", "1.1", changed=["a: buggy → fixed"])
-    search.trials.append(make_trial([], BisectAnswer.FAILS, part="releases"))
+    search.trials.append(make_trial([], Verdict.FAILS, part="releases"))
     text = page.render_page(search)
     assert text.count('class="how">not run') == 2
     assert "a: buggy → fixed" in text

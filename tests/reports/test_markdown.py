@@ -6,7 +6,7 @@ import re
 
 import sample
 
-from harness.store.prove.values import CellVerdict
+from harness.core.outcomes import Verdict
 from reports.prove import markdown
 from reports.shared.markdown import render_code_block
 
@@ -29,8 +29,8 @@ def test_a_green_run_is_a_heading_counts_and_a_table() -> None:
 
 def test_what_is_not_proven_is_folded_with_its_example_and_its_replay() -> None:
     run = sample.make_run()
-    cell = next(cell for cell in run.cells if cell.verdict is CellVerdict.PROVEN)
-    cell.verdict = CellVerdict.BROKEN
+    cell = next(cell for cell in run.cells if cell.verdict is Verdict.PROVEN)
+    cell.verdict = Verdict.BROKEN
     cell.sides = {"fixed": sample.make_failing_side("fixed")}
     text = markdown.render_markdown(run)
     assert text.startswith("## ✗ Guard proof: RED\n")
@@ -68,7 +68,7 @@ def test_a_fence_is_longer_than_any_in_the_text() -> None:
 def test_a_text_too_long_for_a_job_is_cut_and_says_so() -> None:
     run = sample.make_large_run()
     for cell in run.cells:
-        cell.verdict = CellVerdict.BROKEN
+        cell.verdict = Verdict.BROKEN
         cell.sides = {"fixed": sample.make_failing_side("fixed", example=["x" * 2000])}
     text = markdown.render_markdown(run)
     assert len(text.encode()) < 1_000_000

@@ -10,7 +10,8 @@ import pytest
 from evaluated import HOSTILE, LONG
 from rendering import assert_fits, show_page, to_text
 
-from harness.store.matrix.values import AttemptOutcome, CellAttempt, MatrixCellResult, MatrixRun
+from harness.core.outcomes import Outcome, RunStatus
+from harness.store.matrix.values import CellAttempt, MatrixCellResult, MatrixRun
 from reports.matrix import markdown, page, terminal, view
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ VISIBLE = "<script>document.title='owned'</script>"
 
 
 def make_cell(
-    name: str, *outcomes: AttemptOutcome, kv: str = "auto", seconds: float = 2.0
+    name: str, *outcomes: Outcome, kv: str = "auto", seconds: float = 2.0
 ) -> MatrixCellResult:
     tried = [
         CellAttempt(
@@ -38,7 +39,7 @@ def make_cell(
 def make_run(*cells: MatrixCellResult, **changes: Any) -> MatrixRun:
     run = MatrixRun(
         *("matrix-1", "nightly", "my matrix.yaml", "digest-1", len(cells), {}),
-        *("2026-11-21T00:00:00+00:00", "finished", 75.0, ["unfix", "matrix", "run"]),
+        *("2026-11-21T00:00:00+00:00", RunStatus.FINISHED, 75.0, ["unfix", "matrix", "run"]),
         cells=list(cells),
     )
     for name, value in changes.items():
@@ -47,29 +48,29 @@ def make_run(*cells: MatrixCellResult, **changes: Any) -> MatrixRun:
 
 
 def make_fine_run() -> MatrixRun:
-    return make_run(*(make_cell(f"c{n}", AttemptOutcome.GREEN) for n in range(4)))
+    return make_run(*(make_cell(f"c{n}", Outcome.PASSED) for n in range(4)))
 
 
 def make_awful_run() -> MatrixRun:
     """Return one cell of each outcome, with hostile text in every field."""
-    hostile = make_cell(HOSTILE, AttemptOutcome.CRASH, kv=HOSTILE)
+    hostile = make_cell(HOSTILE, Outcome.SEGFAULT, kv=HOSTILE)
     hostile.work, hostile.why, hostile.command = HOSTILE, HOSTILE, [HOSTILE]
     hostile.attempts = [
         CellAttempt(
-            *(1, AttemptOutcome.CRASH, HOSTILE, HOSTILE, 1.0, 0.0, HOSTILE),
+            *(1, Outcome.SEGFAULT, HOSTILE, HOSTILE, 1.0, 0.0, HOSTILE),
             *(HOSTILE + LONG, {HOSTILE: 1}, True),
         )
     ]
     cells = [
-        *(make_cell(f"green-{n}", AttemptOutcome.GREEN) for n in range(5)),
+        *(make_cell(f"green-{n}", Outcome.PASSED) for n in range(5)),
         make_cell("missing"),
-        make_cell("not-ready", AttemptOutcome.NOT_READY),
-        make_cell("lost", AttemptOutcome.LOST, AttemptOutcome.LOST),
-        make_cell("relocated", AttemptOutcome.LOST, AttemptOutcome.GREEN),
-        make_cell("flaky", AttemptOutcome.RED, AttemptOutcome.GREEN),
-        make_cell("error", AttemptOutcome.ERROR),
-        make_cell("red", AttemptOutcome.RED, kv="fp8", seconds=500.0),
-        make_cell("hang", AttemptOutcome.HANG, kv="fp8"),
+        make_cell("not-ready", Outcome.NOT_READY),
+        make_cell("lost", Outcome.LOST, Outcome.LOST),
+        make_cell("relocated", Outcome.LOST, Outcome.PASSED),
+        make_cell("flaky", Outcome.FAILED, Outcome.PASSED),
+        make_cell("error", Outcome.ERROR),
+        make_cell("failed", Outcome.FAILED, kv="fp8", seconds=500.0),
+        make_cell("hang", Outcome.HANG, kv="fp8"),
         hostile,
     ]
     return make_run(*cells, name=HOSTILE, command=[HOSTILE], notes=[HOSTILE], file=HOSTILE)
@@ -85,14 +86,14 @@ def test_the_page_shows_failures_first_without_active_content(tab: Page, tmp_pat
     assert tab.title().startswith("RED · unfix matrix · <script>document.title")
     assert tab.locator(".verdict .colour").inner_text() == "Red"
     words = [head.split()[-1] for head in read_heads(tab)]
-    assert words == ["crash", "hang", "red", "error", "flaky", "lost", "not-ready", "missing"]
+    assert words == ["segfault", "hang", "failed", "error", "flaky", "lost", "not-ready", "missing"]
     first = tab.locator(".failure").first
     assert VISIBLE in first.inner_text()
     red = tab.locator(".failure").nth(2)
-    assert "log of red, attempt 1" in red.locator(".log").inner_text()
+    assert "log of failed, attempt 1" in red.locator(".log").inner_text()
     shown = red.locator(".replay").inner_text()
     assert shown.startswith("unfix matrix run '<script>")
-    assert shown.endswith("--cell red")
+    assert shown.endswith("--cell failed")
     assert "kv fp8" in red.inner_text()
     assert "3 proven" in red.inner_text()
     # The log of a flaky cell shows why it failed.
@@ -115,17 +116,17 @@ def test_cells_are_grouped_and_filtered_and_a_group_is_filled_when_it_opens(
     auto.locator("summary").click()
     auto.locator("tbody tr").first.wait_for()  # a group's event for opening comes a moment later
     assert auto.locator("tbody tr").count() == 11
-    assert "6 green" in auto.locator(".notes").inner_text()
+    assert "6 passed" in auto.locator(".notes").inner_text()
     tab.locator("#axis").select_option(label="page")
     assert set(tab.locator(".group .name").all_inner_texts()) <= {"0", "1", "2"}
     tab.locator("#search").fill("fp8")
     assert tab.locator("#shown").inner_text() == "2 of 14 cells"
-    assert [head.split()[-1] for head in read_heads(tab)] == ["hang", "red"]
+    assert [head.split()[-1] for head in read_heads(tab)] == ["hang", "failed"]
     tab.locator("#clear").click()
     tab.locator("#only").check()
     assert tab.locator("#shown").inner_text() == "8 of 14 cells"
     tab.locator("#only").uncheck()
-    tab.locator(".chip[data-mark=green]").click()
+    tab.locator(".chip[data-mark=passed]").click()
     assert tab.locator("#shown").inner_text() == "6 of 14 cells"
     assert tab.locator("#failures").is_hidden()
     tab.locator("#clear").click()
@@ -135,49 +136,10 @@ def test_cells_are_grouped_and_filtered_and_a_group_is_filled_when_it_opens(
     assert tab.locator("#none").is_visible()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_green_run_is_a_green_page_without_failures(
-    tab: Page, tmp_path: Path, scheme: Any
-) -> None:
-    show_page(tab, page.render_page(make_fine_run()), tmp_path / "matrix.html", scheme=scheme)
-    assert tab.locator(".verdict .colour").inner_text() == "Green"
-    assert tab.inner_text("h1") == "Every one of 4 cells is green."
-    assert tab.locator("#failures").is_hidden()
-
-
-def test_ten_thousand_cells_open_and_answer_quickly(tab: Page, tmp_path: Path) -> None:
-    run = make_run(
-        *(make_cell(f"bad-{n:05}", AttemptOutcome.RED, kv="fp8") for n in range(500)),
-        *(make_cell(f"cell-{n:05}", AttemptOutcome.GREEN) for n in range(9500)),
-    )
-    show_page(tab, page.render_page(run), tmp_path / "matrix.html")
-    assert (tmp_path / "matrix.html").stat().st_size < 3_000_000
-    timing = "performance.timing"
-    spent = tab.evaluate(f"{timing}.domContentLoadedEventEnd - {timing}.responseStart")
-    assert spent < 5000
-    assert len(read_heads(tab)) == 30
-    tab.locator("#more").click()
-    assert len(read_heads(tab)) == 60
-    took = tab.evaluate(
-        "() => { const begun = performance.now(); const search = document.getElementById('search');"
-        "search.value = 'bad-00499'; search.dispatchEvent(new Event('input'));"
-        "return performance.now() - begun; }"
-    )
-    assert took < 1000
-    assert tab.locator("#shown").inner_text() == "1 of 10000 cells"
-    tab.locator("#clear").click()
-    tab.locator(".group").last.locator("summary").click()
-    tab.locator(".group").last.locator("tbody tr").first.wait_for()
-    assert tab.locator(".group").last.locator("tbody tr").count() == 200
-
-
 def test_each_value_has_its_share_of_green_and_the_most_different_axis_is_first() -> None:
     cells = [
-        *(make_cell(f"a{n}", AttemptOutcome.GREEN) for n in range(6)),
-        *(
-            make_cell(f"bb{n}", AttemptOutcome.GREEN if n else AttemptOutcome.RED, kv="fp8")
-            for n in range(2)
-        ),
+        *(make_cell(f"a{n}", Outcome.PASSED) for n in range(6)),
+        *(make_cell(f"bb{n}", Outcome.PASSED if n else Outcome.FAILED, kv="fp8") for n in range(2)),
     ]
     axes = view.make_view(make_run(*cells)).axes
     assert [axis.name for axis in axes] == ["kv", "page"]
@@ -195,38 +157,28 @@ def render_run(run: MatrixRun, width: int = 160) -> str:
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_terminal_shows_failures_with_their_log_and_replay(width: int) -> None:
     text = render_run(make_awful_run(), width)
-    order = [text.index(f"\n{word}  ") for word in ("hang", "red", "error", "flaky", "lost")]
+    order = [text.index(f"\n{word}  ") for word in ("hang", "failed", "error", "flaky", "lost")]
     assert order == sorted(order)
-    assert "log of red, attempt 1" in text
-    assert "--cell red" in text
-    assert re.search(r"kv +fp8 +0/2 \(0%\) +1 hang, 1 red", text)
-    assert re.search(r"slowest.*\n.*red +8 min 20 s", text)
+    assert "log of failed, attempt 1" in text
+    assert "--cell failed" in text
+    assert re.search(r"kv +fp8 +0/2 \(0%\) +1 hang, 1 failed", text)
+    assert re.search(r"slowest.*\n.*failed +8 min 20 s", text)
     assert "1 lost, then rerun" in text
-    assert ": red\n  1 cell crashed\n  1 cell ran past the limit\n" in text
+    assert ": red\n  1 cell ended in a segmentation fault\n  1 cell ran past the limit\n" in text
 
 
 def test_a_green_run_is_one_table_and_one_line() -> None:
     last = render_run(make_fine_run()).splitlines()[-1]
-    assert last == "nightly: 4 green, in 75 s: green"
+    assert last == "nightly: 4 passed, in 75 s: green"
     assert "axis" not in render_run(make_fine_run())
-
-
-def test_a_gpu_and_the_sglang_beside_it_are_among_the_facts() -> None:
-    run = make_fine_run()
-    labels = [label for label, _ in view.make_view(run).facts]
-    assert "GPU" not in labels
-    run.machine = {"gpu": "NVIDIA H200, 580.1", "sglang": "0.5.16"}
-    facts = dict(view.make_view(run).facts)
-    assert str(facts["GPU"]) == "NVIDIA H200, 580.1"
-    assert str(facts["SGLang beside it"]) == "0.5.16"
 
 
 def test_flaky_alone_is_red_everywhere() -> None:
     run = make_run(
-        make_cell("a", AttemptOutcome.GREEN),
-        make_cell("b", AttemptOutcome.CRASH, AttemptOutcome.GREEN),
+        make_cell("a", Outcome.PASSED),
+        make_cell("b", Outcome.SEGFAULT, Outcome.PASSED),
     )
-    assert "1 green, 1 flaky, in 75 s: red" in render_run(run)
+    assert "1 passed, 1 flaky, in 75 s: red" in render_run(run)
     assert markdown.render_markdown(run).startswith("## ✗ Matrix nightly: RED")
     assert "<title>RED" in page.render_page(run)
 
@@ -235,13 +187,7 @@ def test_markdown_escapes_all_text() -> None:
     text = markdown.render_markdown(make_awful_run())
     assert "<script>" not in re.sub(r"```.*?```", "", text, flags=re.S)
     assert text.count("<details>") == 8
-    assert "log of red, attempt 1" in text
-    assert "| kv | <code>fp8</code> | 0/2 (0%) | 1 hang, 1 red |" in text
+    assert "log of failed, attempt 1" in text
+    assert "| kv | <code>fp8</code> | 0/2 (0%) | 1 hang, 1 failed |" in text
     green = markdown.render_markdown(make_fine_run())
     assert green.startswith("## ✓ Matrix nightly: green")
-
-
-def test_many_failures_are_counted() -> None:
-    run = make_run(*(make_cell(f"bad-{n}", AttemptOutcome.RED) for n in range(100)))
-    assert "and 90 more; the page has all of them" in render_run(run)
-    assert "… and 70 more." in markdown.render_markdown(run)

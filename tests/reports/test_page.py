@@ -70,10 +70,6 @@ def close_panel(tab: Page) -> None:
     wait_until(lambda: tab.evaluate("!panel.open && !location.hash.includes('box=')"))
 
 
-def read_label(tab: Page) -> str:
-    return str(tab.evaluate("document.activeElement.getAttribute('aria-label')"))
-
-
 def test_the_summary_has_the_verdict_and_the_problems(opener: Open) -> None:
     tab = opener()
     text = tab.locator(".summary").inner_text()
@@ -131,15 +127,6 @@ def test_text_of_a_run_is_never_markup(opener: Open) -> None:
     assert "onerror=alert(1)" in tab.locator(".summary").inner_text()
 
 
-def test_a_replay_line_is_copied(opener: Open) -> None:
-    tab = opener(hash=f"box={TOOTHLESS}")
-    tab.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
-    replay = tab.locator(".replay:visible").first
-    replay.locator("button").click()
-    assert tab.evaluate("window.copied") == replay.locator("code").inner_text()
-    assert tab.locator("#status").inner_text() == "replay line copied"
-
-
 def test_the_filters_select_rows(opener: Open) -> None:
     tab = opener()
 
@@ -192,56 +179,6 @@ def test_a_link_opens_the_same_box_under_the_same_filters(opener: Open) -> None:
     assert again.evaluate("location.hash") == "#q=27460+mla"
 
 
-def test_a_stale_link_opens_the_page(opener: Open) -> None:
-    tab = opener(hash="box=1@2,3&verdicts=nonsense&family=none&q=")
-    assert not tab.locator("#panel").is_visible()
-
-
-def test_the_matrix_is_walked_by_arrow_keys_and_is_one_stop_of_tab(opener: Open) -> None:
-    tab = opener()
-    assert tab.locator(".box[tabindex='0']").count() == 1
-    tab.locator("#only").focus()
-    tab.keyboard.press("Tab")
-    assert read_label(tab).startswith("25015 on 0.5.9")
-    tab.keyboard.press("ArrowRight")
-    assert read_label(tab) == "25015 on 0.5.10: segfault, 1 guard" or "0.5.10" in read_label(tab)
-    tab.keyboard.press("ArrowDown")
-    assert read_label(tab).startswith("27338 on 0.5.10")
-    tab.keyboard.press("End")
-    assert read_label(tab).startswith("27338 on 0.5.14")
-    tab.keyboard.press("ArrowRight")
-    assert read_label(tab).startswith("27338 on 0.5.14")
-    tab.keyboard.press("Control+Home")
-    assert read_label(tab).startswith("25015 on 0.5.9")
-    outline = tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-    assert outline == "solid"
-    tab.keyboard.press("Tab")
-    assert not read_label(tab).startswith("25015")
-
-
-def test_enter_opens_and_escape_gives_the_focus_back(opener: Open) -> None:
-    tab = opener()
-    tab.keyboard.press("/")
-    assert tab.evaluate("document.activeElement.id") == "search"
-    tab.keyboard.type("27460")
-    tab.keyboard.press("Enter")
-    tab.keyboard.press("ArrowRight")
-    before = read_label(tab)
-    assert before.startswith("27460 on 0.5.10")
-    tab.keyboard.press("Enter")
-    assert tab.evaluate("document.activeElement.id") == "panel-title"
-    assert "27460 on 0.5.10" in tab.locator("#panel-title").inner_text()
-    tab.keyboard.press("j")
-    assert "27460 on 0.5.11" in tab.locator("#panel-title").inner_text()
-    tab.keyboard.press("k")
-    close_panel(tab)
-    assert read_label(tab) == before
-    tab.keyboard.press("Enter")
-    tab.keyboard.press("j")
-    close_panel(tab)
-    assert read_label(tab).startswith("27460 on 0.5.11"), "the box that was looked at last"
-
-
 def test_with_one_release_the_guards_are_rows(opener: Open) -> None:
     tab = opener("one")
     rows = tab.locator("tr.line")
@@ -271,14 +208,6 @@ def test_how_long_a_bug_lived_is_a_picture_that_marks_where_it_differs(opener: O
     assert scrolls <= 0
     row.locator(".slot").nth(4).click()
     assert "27460 on 0.5.13" in tab.locator("#panel-title").inner_text()
-
-
-def test_times_are_bars_of_releases_and_of_the_slowest_guards(opener: Open) -> None:
-    tab = opener()
-    assert tab.locator("#release-times li").count() == len(sample.RELEASES)
-    assert "73 s, 12 s to start" in tab.locator("#release-times").inner_text()
-    first = tab.locator("#guard-times li").first
-    assert first.inner_text().startswith("test_an_eager_row[flashinfer]\n15 s in 18 cells")
 
 
 CONTRAST = """() => {
@@ -313,24 +242,6 @@ def test_every_text_has_enough_contrast(opener: Open, scheme: str, name: str) ->
     found = tab.evaluate(CONTRAST)
     assert len(found) > 60
     assert [one for one in found if one["ratio"] < 4.5] == []
-
-
-def test_dark_follows_the_system_and_the_switch_overrules_it(opener: Open) -> None:
-    tab = opener("one", scheme="dark")
-
-    def ground() -> str:
-        return str(tab.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
-
-    dark = ground()
-    tab.locator("#theme").click()
-    assert tab.locator("#theme").inner_text() == "theme: light"
-    assert ground() != dark
-    tab.reload()
-    assert tab.locator("#theme").inner_text() == "theme: light"
-    tab.locator("#theme").click()
-    assert ground() == dark
-    tab.locator("#theme").click()
-    assert tab.locator("#theme").inner_text() == "theme: auto"
 
 
 @pytest.mark.parametrize("name", ["bad", "one", "life", "empty"])

@@ -17,10 +17,11 @@ import sample
 import test_matrix_pages
 from rendering import show_page
 
+from harness.core.outcomes import RunStatus, Verdict
 from harness.runs.audit import audit_record
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.runs.kernels.values import KernelInventory, KernelKind, ListedKernel
-from harness.store.bisect.values import BisectAnswer, BisectSearch, BisectTrial, ToggleSearch
+from harness.store.bisect.values import BisectSearch, BisectTrial, ToggleSearch
 from harness.store.mutate.values import MutationRun
 from harness.store.prove.values import ProveRun
 from harness.store.record_files import read_record_text
@@ -66,9 +67,9 @@ def make_long_search() -> BisectSearch:
     trials = [
         BisectTrial("0.5.23", names[start:], "search", answer, f"exit code {code}", 1.5)
         for start, answer, code in (
-            (0, BisectAnswer.FAILS, 3),
-            (37, BisectAnswer.FAILS, 3),
-            (73, BisectAnswer.FAILS, 3),
+            (0, Verdict.FAILS, 3),
+            (37, Verdict.FAILS, 3),
+            (73, Verdict.FAILS, 3),
         )
     ]
     for trial in trials:
@@ -76,7 +77,7 @@ def make_long_search() -> BisectSearch:
     part = ToggleSearch("toggles", "0.5.23", "revert", names, minimal_sets=[names[73:]], done=True)
     return BisectSearch(
         *("20261121-000000-abcd", "toggles", "2026-11-21T00:00:00+00:00", ["python", "x.py"]),
-        status="finished",
+        status=RunStatus.FINISHED,
         trials=trials,
         toggle_searches=[part],
         verdict="found",
@@ -159,8 +160,8 @@ def render_named_page(name: str) -> str:
 
 
 HEADS = {
-    "a proof with every verdict": "SGLang 6 releases from 0.5.9 to 0.5.14 · cpu",
-    "the recorded proof": "SGLang 11 releases from 0.5.9 to 0.5.23 · cpu",
+    "a proof with every verdict": "SGLang 6 releases from 0.5.9 to 0.5.14 · 8 toggles · cpu",
+    "the recorded proof": "SGLang 11 releases from 0.5.9 to 0.5.23 · 101 toggles · cpu",
     "a search among 74 toggles": "toggles · python x.py",
     "a mutation run": "SGLang 0.5.23",
     "a zoo run": "SGLang 0.5.23 · virtual H100",
@@ -228,6 +229,65 @@ def test_a_page_fits(name: str, tab: Page, tmp_path: Path) -> None:
             assert tab.evaluate(SCROLLING) == []
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_has_the_choice_of_a_theme(name: str, tab: Page, tmp_path: Path) -> None:
+    open_page(tab, name, tmp_path)
+    before = tab.locator("#theme").inner_text()
+    tab.locator("#theme").click()
+    assert tab.locator("#theme").inner_text() != before
+
+
+@pytest.mark.parametrize("name", ["a zoo run", "a rehearsal"])
+def test_no_column_is_out_of_sight_at_800_pixels(name: str, tab: Page, tmp_path: Path) -> None:
+    open_page(tab, name, tmp_path, 800)
+    first = tab.locator(".scroll").first
+    assert first.evaluate("one => one.scrollWidth <= one.clientWidth + 1")
+
+
+def test_a_long_table_scrolls_in_its_box_below_a_filter(tab: Page, tmp_path: Path) -> None:
+    one, other = make_inventory().kernels
+    many = [msgspec.structs.replace(one, name=f"copy_{number}") for number in range(900)]
+    page = render_page("kernels", KernelInventory("0.5.23", [*many, other]), "abc")
+    show_page(tab, page, tmp_path / "page.html", width=800)
+    assert tab.evaluate("document.documentElement.scrollHeight") < 3000
+    tab.get_by_label("Filter").fill("topk gat")
+    assert tab.locator(".filter span").inner_text() == "1 of 901 rows"
+    link = tab.locator(".tall tr:not([hidden]) a").get_attribute("href")
+    assert link is not None
+    assert link.endswith("/blob/v0.5.23/python/sglang/kernels/ops/moe/topk.cu#L40")
+
+
+@pytest.mark.parametrize("name", ["a proof with every verdict", "a proof on one release"])
+def test_a_click_anywhere_in_a_row_opens_it(name: str, tab: Page, tmp_path: Path) -> None:
+    open_page(tab, name, tmp_path)
+    row = tab.locator("tr.line").first
+    row.locator("th, td.guard").first.click()
+    assert tab.locator("#panel").is_visible()
+
+
+def test_a_search_hides_the_columns_of_toggles_that_are_out(tab: Page, tmp_path: Path) -> None:
+    open_page(tab, "a search among 74 toggles", tmp_path, 800)
+    assert tab.locator(".picture th.t").all_inner_texts() == ["26073-with-a-name"]
+    assert tab.locator(".picture td.n:nth-child(6)").all_inner_texts() == ["73", "36", ""]
+    assert tab.evaluate(SCROLLING) == []
+
+
+def test_a_stopped_search_says_what_it_had_found() -> None:
+    search = make_long_search()
+    search.status, search.verdict = RunStatus.STOPPED, ""
+    search.toggle_searches[0].minimal_sets, search.toggle_searches[0].done = [], False
+    search.trials.pop()
+    assert (
+        "<h1>Stopped after 2 runs; what shows the symptom is among 37 toggles on SGLang 0.5.23</h1>"
+    ) in render_page("bisect", search)
+
+
+def test_a_rehearsal_begins_with_its_answer() -> None:
+    run = read_run("rehearse-0.5.23", RehearsalRun)
+    run.deployments = [one for one in run.deployments if one.name == "llama-3.1-8b-tp1"]
+    assert "<h1>Fits on one H200 with 8.3 GB free; no overflow; " in render_page("rehearse", run)
+
+
 def test_the_outcome_of_each_run_of_a_search_is_in_sight(tab: Page, tmp_path: Path) -> None:
     open_page(tab, "a search among 74 toggles", tmp_path, 800)
     for cell in tab.locator(".picture td.how").all():
@@ -243,12 +303,3 @@ def test_a_toggle_that_only_evaluations_cover_says_which(tab: Page, tmp_path: Pa
     assert "only unfix eval two-cards" in rows.first.inner_text()
     marks = {box.get_attribute("data-mark") for box in rows.first.locator(".box").all()}
     assert marks == {"eval only"}
-
-
-@pytest.mark.parametrize(("name", "word"), [("an audit", "Red"),
-                                            ("an audit without findings", "Green")])  # fmt: skip
-def test_an_audit_has_a_banner(name: str, word: str, tab: Page, tmp_path: Path) -> None:
-    open_page(tab, name, tmp_path)
-    assert tab.locator(".summary .colour").inner_text() == word
-    if word == "Green":
-        assert "No finding" in tab.locator(".summary").inner_text()

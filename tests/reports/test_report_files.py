@@ -16,12 +16,14 @@ import sample
 from harness.cli.audit import execution
 from harness.cli.main import main
 from harness.core.files import write_atomically
-from harness.runs.audit.findings import KernelAudit, KernelVerdict
+from harness.core.outcomes import Verdict
+from harness.runs.audit.findings import KernelAudit
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.store.database import Store
 from harness.store.prove.table import ProveTable
 from harness.store.prove.values import ProveRun
 from reports.index import write_index
+from reports.prove import page as prove_page
 from reports.shared.page_facts import PageFacts
 
 
@@ -80,17 +82,6 @@ def test_report_names_the_file_that_a_full_disk_refuses(
     assert describe_refusal(full) in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--html", "--markdown", "--record", "--sarif"])
-def test_audit_names_the_file_that_a_full_disk_refuses(
-    option: str, full: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kernel = KernelAudit("walk", "m", "a.py", 1, KernelVerdict.SAFE, 0, ())
-    audit = ReleaseAudit("0.5.23", (kernel,), "limits.yaml", 0)
-    monkeypatch.setattr(execution, "_audit_requested_trees", lambda chosen: audit)
-    assert main(["audit", "--no-rehearsal", option, str(full)]) == 3
-    assert describe_refusal(full) in capsys.readouterr().err
-
-
 def test_a_full_disk_leaves_the_old_page_and_is_named_with_the_new_ones_path(
     full: Path,
 ) -> None:
@@ -107,16 +98,6 @@ def test_a_link_stays_a_link_to_the_written_file(tmp_path: Path) -> None:
     write_atomically(tmp_path / "link", "text")
     assert (tmp_path / "file").read_text() == "text"
     assert (tmp_path / "link").is_symlink()
-
-
-def test_a_pipe_is_written_into_and_stays_a_pipe(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    write_atomically(pipe, "text")
-    assert pipe.is_fifo()
-    assert os.read(reader, 100) == b"text"
-    os.close(reader)
 
 
 def test_each_proof_has_a_page_of_its_own_and_the_index_lists_them_all(home: Path) -> None:
@@ -142,14 +123,14 @@ def test_the_index_takes_verdicts_from_runs_and_not_from_titles(tmp_path: Path) 
         "first": PageFacts("red", True, "2026-01-01T00:00:00+00:00", "unfix rehearse one"),
         "second": PageFacts("green", False, "2026-01-02T00:00:00+00:00", "unfix prove 'a b'"),
         "third": PageFacts("stopped", True, "2026-01-03T00:00:00+00:00", "unfix bisect toggles"),
-        "fourth": PageFacts("", False, "2026-01-04T00:00:00+00:00", "unfix audit"),
+        "fourth": PageFacts("", False, "2026-01-04T00:00:00+00:00", "unfix kernels"),
     }
     for name, facts in pages.items():
         page = f'<head><title>{name}</title></head><div class="where" title="0.5.23 · cpu">'
         (tmp_path / f"{name}.html").write_text(facts.add_to_page(page))
     write_index(tmp_path)
     assert read_index_rows(tmp_path) == [
-        ["", "2026-01-04 00:00:00 UTC", "fourth", "unfix audit", "0.5.23 · cpu"],
+        ["", "2026-01-04 00:00:00 UTC", "fourth", "unfix kernels", "0.5.23 · cpu"],
         ["✕ stopped", "2026-01-03 00:00:00 UTC", "third", "unfix bisect toggles", "0.5.23 · cpu"],
         [
             "✓ green",
@@ -163,13 +144,20 @@ def test_the_index_takes_verdicts_from_runs_and_not_from_titles(tmp_path: Path) 
     assert "4 pages: 2 red, 1 green" in (tmp_path / "index.html").read_text()
 
 
-def test_the_page_of_a_run_gives_the_index_its_date_and_command(home: Path) -> None:
-    [name] = store_proofs(1)
-    code = main(["report", name])
-    [[verdict, date, title, command, tested]] = read_index_rows(home / "reports" / "out")
-    assert verdict == ("✕ red" if code else "✓ green")
-    assert date.endswith(" UTC")
-    assert (command, bool(title), bool(tested)) == ("unfix prove", True, True)
+def test_a_page_names_the_toggles_of_a_proof_or_how_many_there_are() -> None:
+    run = sample.one_release()
+    for count, named in ((1, run.toggles[0].id), (len(run.toggles), f"{len(run.toggles)} toggles")):
+        some = msgspec.structs.replace(run, toggles=run.toggles[:count])
+        assert f" · {named} · cpu</div>" in prove_page.render_page(some)
+
+
+def test_a_red_audit_is_red_in_the_index(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = KernelAudit("walk", "m", "a.py", 1, Verdict.SAFE, 0, ())
+    audit = ReleaseAudit("0.5.23", (kernel,), "limits.yaml", 0)
+    monkeypatch.setattr(execution, "_audit_requested_trees", lambda chosen: audit)
+    monkeypatch.setattr(ReleaseAudit, "is_red", True)
+    assert main(["audit", "--no-rehearsal"]) == 1
+    assert [row[0] for row in read_index_rows(home / "reports" / "out")] == ["✕ red"]
 
 
 def test_runs_that_end_at_once_all_stand_in_the_index(tmp_path: Path) -> None:
@@ -180,4 +168,4 @@ def test_runs_that_end_at_once_all_stand_in_the_index(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(finish_run, range(64)))
-    assert len(re.findall("<a href", (tmp_path / "index.html").read_text())) == 64
+    assert len(re.findall('<a class="row" href', (tmp_path / "index.html").read_text())) == 64

@@ -12,9 +12,10 @@ import pytest
 import sample
 from rendering import to_text
 
+from harness.core.outcomes import Verdict
 from harness.store.fuzz.values import FuzzRun, FuzzTestResult
 from harness.store.mutate.faults import MutationFault
-from harness.store.mutate.values import FaultOutcome, FaultResult, GuardFacts, MutationRun
+from harness.store.mutate.values import FaultResult, GuardFacts, MutationRun
 from harness.store.rehearse.values import DeploymentResult, RehearsalRun, UncheckedOperator
 from harness.store.zoo.values import ArchitectureResult, ZooRun
 
@@ -36,7 +37,7 @@ def make_mutation(device: str) -> Any:
     numbers = dict.fromkeys(("start", "end", "line", "first", "last"), 1)
     rest = {"kernel": False, "before": "a", "after": "b"}
     fault = msgspec.convert({**words, **numbers, **rest}, MutationFault)
-    fate = FaultResult(fault, FaultOutcome.UNREACHED, stand_ins=PARTS[1])
+    fate = FaultResult(fault, Verdict.UNREACHED, stand_ins=PARTS[1])
     guard = GuardFacts("g", "passed", 1.0, stand_ins=PARTS[0])
     settings = {"device": device}
     return MutationRun("r", "2026-11-26", "0.5.23", settings=settings, guards=[guard], fates=[fate])

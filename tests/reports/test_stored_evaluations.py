@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evaluated import LONG, make_awful_evaluation, make_fine_evaluation
+from evaluated import make_awful_evaluation, make_fine_evaluation
 
-from harness.cli.commands import KINDS
 from harness.cli.report import command
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus
 from harness.store.database import Store
 from harness.store.eval.table import EvalTable
 
@@ -26,7 +26,7 @@ def test_a_saved_evaluation_is_read_whole(tmp_path: Path) -> None:
     evaluation.seconds = 80.0
     EvalTable(store).save(evaluation)  # again, as it grows
     (listed,) = EvalTable(store).list_runs()
-    assert (listed.id, listed.status, listed.green) == (evaluation.id, "done", False)
+    assert (listed.id, listed.status, listed.green) == (evaluation.id, RunStatus.FINISHED, False)
     assert (listed.counts["same"], listed.faults, listed.caught) == (4, 5, 1)
     for name in (evaluation.id, "eval-2026"):
         assert repr(EvalTable(store).get(name)) == repr(evaluation)  # a NaN is unequal to itself
@@ -42,37 +42,17 @@ def test_a_saved_evaluation_is_read_whole(tmp_path: Path) -> None:
 def test_an_evaluation_of_a_dead_process_is_stopped(tmp_path: Path) -> None:
     file = tmp_path / "a.sqlite"
     evaluation = make_fine_evaluation()
-    evaluation.status = "running"
+    evaluation.status = RunStatus.RUNNING
     pid = os.fork()
     if not pid:
         EvalTable(Store(file)).save(evaluation)
         os._exit(0)
     os.waitpid(pid, 0)
     store = Store(file)
-    assert EvalTable(store).list_runs()[0].status == "stopped"
-    assert EvalTable(store).get(evaluation.id).status == "stopped"
+    assert EvalTable(store).list_runs()[0].status == RunStatus.STOPPED
+    assert EvalTable(store).get(evaluation.id).status == RunStatus.STOPPED
     EvalTable(store).save(evaluation)
-    assert EvalTable(store).get(evaluation.id).status == "running"
-
-
-def test_a_list_says_nothing_of_the_verdict_of_a_running_evaluation(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    evaluation = make_fine_evaluation()
-    evaluation.status, evaluation.compared = "running", []
-    EvalTable(Store(tmp_path / "a.sqlite")).save(evaluation)
-    assert report_store(tmp_path / "a.sqlite", list=True) == 0
-    assert re.search(r"2026-11-21\S+ +running +cpu: no comparisons", capsys.readouterr().out)
-
-
-def test_json_is_whole_and_strict() -> None:
-    data = KINDS["eval"].to_json(make_awful_evaluation())
-    text = json.dumps(data, allow_nan=False, ensure_ascii=False).encode()
-    back = json.loads(text)
-    assert back["green"] is False
-    assert len(back["problems"]) == len(make_awful_evaluation().problems)
-    assert back["served"][4]["answers"][0]["text"].startswith(LONG)
-    assert len(back["served"][0]["answers"]) == 80
+    assert EvalTable(store).get(evaluation.id).status == RunStatus.RUNNING
 
 
 def report_store(store: Path, *names: str, **options: Any) -> int:
@@ -94,8 +74,10 @@ def test_report_lists_and_shows_it(
         EvalTable(store).save(one)
     assert report_store(file, list=True) == 0
     listed = capsys.readouterr().out
-    assert re.search(r"eval-20261121-000000-abcd +eval +2026-11-21\S+ +done +green +cpu: ", listed)
-    assert re.search(r"eval-bad +eval +2026-11-21\S+ +done +red +bad: ", listed)
+    assert re.search(
+        r"eval-20261121-000000-abcd +eval +2026-11-21\S+ +finished +green +cpu: ", listed
+    )
+    assert re.search(r"eval-bad +eval +2026-11-21\S+ +finished +red +bad: ", listed)
     assert report_store(file, list=True, json=True) == 0
     assert [one["id"] for one in json.loads(capsys.readouterr().out)] == [
         "eval-20261121-000000-abcd", "eval-bad"
@@ -103,7 +85,7 @@ def test_report_lists_and_shows_it(
     extra = {"markdown": tmp_path / "x" / "m.md", "record": tmp_path / "y" / "r.json"}
     assert report_store(file, "eval-2026", json=True, **extra) == 0
     assert json.loads(capsys.readouterr().out)["green"] is True
-    assert json.loads(extra["record"].read_text())["identity"] == "eval-20261121-000000-abcd"
+    assert json.loads(extra["record"].read_text())["id"] == "eval-20261121-000000-abcd"
     assert "Evaluation cpu: green" in extra["markdown"].read_text()
     assert (tmp_path / "reports" / "out" / "eval-20261121-000000-abcd.html").is_file()
     assert (

@@ -9,7 +9,8 @@ import pytest
 import sample
 from rendering import to_text
 
-from harness.store.prove.values import CellVerdict, ProveRun
+from harness.core.outcomes import Verdict
+from harness.store.prove.values import ProveRun
 from reports.prove import terminal, view
 from reports.shared import terminal_svg
 
@@ -32,7 +33,7 @@ def test_a_green_run_ends_in_a_line_that_says_so() -> None:
 def test_a_red_run_says_what_is_wrong_and_what_to_do() -> None:
     run = sample.one_release()
     cell = next(cell for cell in run.cells if cell.toggle == "20606")
-    cell.verdict = CellVerdict.BROKEN
+    cell.verdict = Verdict.BROKEN
     cell.sides = {"fixed": sample.make_failing_side("fixed")}
     run.releases[0].unguarded = ["25015"]
     text = render_run(run)
@@ -84,7 +85,7 @@ def test_more_releases_than_fit_go_below_each_other() -> None:
 def test_names_in_brackets_and_markup_are_shown_as_they_are() -> None:
     run = sample.make_run_of_every_verdict()
     cell = next(cell for cell in run.cells if "[flashinfer]" in cell.guard)
-    cell.verdict = CellVerdict.TOOTHLESS
+    cell.verdict = Verdict.TOOTHLESS
     text = render_run(run, 300)
     assert "test_an_eager_row[flashinfer]" in text
     assert "[bold red]markup[/] [27460]" in text

@@ -7,8 +7,9 @@ import pytest
 import sample
 from rendering import to_text
 
+from harness.core.outcomes import Outcome, Verdict
 from harness.core.wording import format_duration
-from harness.store.prove.values import CellResult, CellVerdict, ProveRun, SideOutcome
+from harness.store.prove.values import CELL_VERDICTS, CellResult, ProveRun
 from reports.prove import bug_lifetime, markdown, marks, page, terminal, view
 from reports.shared import formatting
 
@@ -18,7 +19,7 @@ def find_row(proof_view: view.ProofView, toggle: str) -> view.ToggleRow:
 
 
 def test_a_mark_is_good_if_its_verdict_is_and_shares_no_sign_with_a_bad_one() -> None:
-    for verdict in CellVerdict:
+    for verdict in CELL_VERDICTS:
         assert marks.MARKS[verdict.value].good == verdict.is_good, verdict
     glyphs = {is_good: {m.glyph for m in marks.MARKS.values() if m.good is is_good}
               for is_good in (True, False)}  # fmt: skip
@@ -31,22 +32,22 @@ def test_a_box_shows_the_worst_of_its_guards() -> None:
     run = sample.make_run()
     cells = [c for c in run.cells if (c.toggle, c.release) == ("27460", "0.5.12")]
     assert len(cells) == 2
-    cells[1].verdict = CellVerdict.TOOTHLESS
+    cells[1].verdict = Verdict.TOOTHLESS
     box = find_row(view.make_view(run), "27460").boxes[3]
     assert box.mark == "toothless"
     assert box.counts == {"proven": 1, "toothless": 1}
     cells[0].verdict = None
     assert find_row(view.make_view(run), "27460").boxes[3].mark == "toothless"
-    cells[1].verdict = CellVerdict.PROVEN
+    cells[1].verdict = Verdict.PROVEN
     assert find_row(view.make_view(run), "27460").boxes[3].mark == "missing"
 
 
 def test_a_guard_that_is_not_applicable_does_not_hide_a_proof() -> None:
     run = sample.make_run()
     cells = [c for c in run.cells if (c.toggle, c.release) == ("27460", "0.5.12")]
-    cells[0].verdict = CellVerdict.NA
+    cells[0].verdict = Verdict.NA
     cells[0].sides = {
-        name: sample.make_side(name, SideOutcome.NA, reach=0) for name in ("fixed", "buggy")
+        name: sample.make_side(name, Outcome.NA, reach=0) for name in ("fixed", "buggy")
     }
     box = find_row(view.make_view(run), "27460").boxes[3]
     assert box.mark == "proven"
@@ -91,12 +92,12 @@ def test_releases_are_columns_from_the_oldest_and_devices_apart() -> None:
 
 def test_the_cell_of_the_later_run_counts_in_any_order() -> None:
     first = sample.make_run()
-    first.cells[0].verdict = CellVerdict.BROKEN
+    first.cells[0].verdict = Verdict.BROKEN
     again = msgspec.structs.replace(
         first,
         id="again",
         started="2026-11-22T00:00:00+00:00",
-        cells=[msgspec.structs.replace(first.cells[0], verdict=CellVerdict.PROVEN)],
+        cells=[msgspec.structs.replace(first.cells[0], verdict=Verdict.PROVEN)],
     )
     assert not view.make_view(first).green
     for runs in ([first, again], [again, first]):
@@ -111,7 +112,7 @@ def test_a_lifecycle_beside_a_prove_run_leaves_its_verdicts_alone() -> None:
     assert proof_view.kind == "prove"
     assert proof_view.green
     assert {box.mark for row in proof_view.rows for box in row.boxes} == {"proven", "absent"}
-    assert find_row(proof_view, "27460").boxes[4].as_is_cells[0].verdict is CellVerdict.DIFFERS
+    assert find_row(proof_view, "27460").boxes[4].as_is_cells[0].verdict is Verdict.DIFFERS
     assert find_row(proof_view, "27460").lifetime.contradictions
 
 
@@ -138,10 +139,10 @@ def test_a_release_that_contradicts_its_sources_is_reported() -> None:
     # A lifecycle's cell outweighs a toggled one, and a toothless guard changes nothing observed.
     run = sample.make_run()
     cells = {f"{c.toggle} {c.release}": c for c in reversed(run.cells)}
-    cells["20606 0.5.13"].verdict = CellVerdict.BROKEN
+    cells["20606 0.5.13"].verdict = Verdict.BROKEN
     cells["20606 0.5.13"].sides = {"fixed": sample.make_failing_side("fixed")}
-    cells["27460 0.5.9"].verdict = CellVerdict.TOOTHLESS
-    cells["27460 0.5.9"].sides["buggy"] = sample.make_side("buggy", SideOutcome.PASSED)
+    cells["27460 0.5.9"].verdict = Verdict.TOOTHLESS
+    cells["27460 0.5.9"].sides["buggy"] = sample.make_side("buggy", Outcome.PASSED)
     alone = view.make_view(run)
     contradictions = find_row(alone, "20606").lifetime.contradictions
     assert [on.release for on in contradictions] == ["0.5.13"]
@@ -154,17 +155,17 @@ def test_a_release_that_contradicts_its_sources_is_reported() -> None:
 @pytest.mark.parametrize(
     ("state", "side", "outcome", "reach", "observed"),
     [
-        ("fixed", "fixed", SideOutcome.PASSED, 3, "fixed"),
-        ("buggy", "buggy", SideOutcome.FAILED, 3, "buggy"),
-        ("fixed", "fixed", SideOutcome.FAILED, 3, "buggy"),
-        ("buggy", "buggy", SideOutcome.SEGFAULT, 3, "buggy"),
-        ("buggy", "buggy", SideOutcome.HANG, 3, ""),
-        ("buggy", "buggy", SideOutcome.PASSED, 0, ""),
-        ("buggy", "fixed", SideOutcome.PASSED, 16, ""),
+        ("fixed", "fixed", Outcome.PASSED, 3, "fixed"),
+        ("buggy", "buggy", Outcome.FAILED, 3, "buggy"),
+        ("fixed", "fixed", Outcome.FAILED, 3, "buggy"),
+        ("buggy", "buggy", Outcome.SEGFAULT, 3, "buggy"),
+        ("buggy", "buggy", Outcome.HANG, 3, ""),
+        ("buggy", "buggy", Outcome.PASSED, 0, ""),
+        ("buggy", "fixed", Outcome.PASSED, 16, ""),
     ],
 )
 def test_the_observed_state_is_that_of_the_unpatched_side(
-    state: str, side: str, outcome: SideOutcome, reach: int, observed: str
+    state: str, side: str, outcome: Outcome, reach: int, observed: str
 ) -> None:
     sides = {side: sample.make_side(side, outcome, reach=reach)}
     cell = CellResult("g", "t", "1", "cpu", state, sides=sides)
@@ -174,20 +175,20 @@ def test_the_observed_state_is_that_of_the_unpatched_side(
 @pytest.mark.parametrize(
     ("state", "name", "outcome", "right"),
     [
-        ("fixed", "fixed", SideOutcome.PASSED, True),
-        ("fixed", "fixed", SideOutcome.FAILED, False),
-        ("buggy", "fixed", SideOutcome.PASSED, True),
-        ("fixed", "buggy", SideOutcome.FAILED, True),
-        ("fixed", "buggy", SideOutcome.SEGFAULT, True),
-        ("fixed", "buggy", SideOutcome.HANG, False),
-        ("fixed", "buggy", SideOutcome.PASSED, False),
-        ("buggy", "as is", SideOutcome.FAILED, True),
-        ("buggy", "as is", SideOutcome.PASSED, False),
-        ("fixed", "as is", SideOutcome.PASSED, True),
+        ("fixed", "fixed", Outcome.PASSED, True),
+        ("fixed", "fixed", Outcome.FAILED, False),
+        ("buggy", "fixed", Outcome.PASSED, True),
+        ("fixed", "buggy", Outcome.FAILED, True),
+        ("fixed", "buggy", Outcome.SEGFAULT, True),
+        ("fixed", "buggy", Outcome.HANG, False),
+        ("fixed", "buggy", Outcome.PASSED, False),
+        ("buggy", "as is", Outcome.FAILED, True),
+        ("buggy", "as is", Outcome.PASSED, False),
+        ("fixed", "as is", Outcome.PASSED, True),
     ],
 )
 def test_a_side_is_expected_by_its_state_and_outcome(
-    state: str, name: str, outcome: SideOutcome, right: bool
+    state: str, name: str, outcome: Outcome, right: bool
 ) -> None:
     assert (
         view.is_side_expected(

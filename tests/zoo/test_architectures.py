@@ -8,14 +8,9 @@ import pytest
 
 from harness.core import paths
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus, Verdict
 from harness.runs.zoo.architecture import Architecture, KnownFailure, read_architectures
-from harness.store.zoo.values import (
-    ArchitectureResult,
-    ClaimResult,
-    ClaimVerdict,
-    ZooClaim,
-    ZooRun,
-)
+from harness.store.zoo.values import ArchitectureResult, ClaimResult, ZooClaim, ZooRun
 
 BASES = "common: {hidden_size: 128, head_dim: 32}\nmoe: {num_experts: 8}\n"
 
@@ -58,7 +53,7 @@ known:
 
 def test_another_failure_of_the_claim_is_not_the_known_one() -> None:
     def fail(headline: str, error: float | None = None) -> ClaimResult:
-        return ClaimResult(ZooClaim.GRAPH, ClaimVerdict.FAILS, headline, error)
+        return ClaimResult(ZooClaim.GRAPH, Verdict.FAILS, headline, error)
 
     measured, worded = KnownFailure("stale", at_most=0.5), KnownFailure("stale", says="no window")
     assert measured.explains(fail("off by 0.4", 0.4))
@@ -71,7 +66,7 @@ def test_another_failure_of_the_claim_is_not_the_known_one() -> None:
 
 def test_an_error_near_the_tolerance_keeps_its_reason() -> None:
     def hold(error: float | None) -> ClaimResult:
-        return ClaimResult(ZooClaim.REFERENCE, ClaimVerdict.HOLDS, "", error, 2e-5)
+        return ClaimResult(ZooClaim.REFERENCE, Verdict.HOLDS, "", error, 2e-5)
 
     measured, worded = KnownFailure("experts", at_most=3e-5), KnownFailure("old", says="no window")
     assert measured.is_still_measured(hold(1.9e-5))
@@ -106,12 +101,12 @@ def test_the_page_of_a_known_failure_is_there() -> None:
 
 def make_zoo_run(*claims: ClaimResult) -> ZooRun:
     one = ArchitectureResult("one", list(claims))
-    run = ZooRun(id="1", started="", release="0.5.23", card="H100", status="finished")
+    run = ZooRun(id="1", started="", release="0.5.23", card="H100", status=RunStatus.FINISHED)
     run.planned, run.architectures = ["one"], [one]
     return run
 
 
-HOLDING = [ClaimResult(claim, ClaimVerdict.HOLDS) for claim in ZooClaim]
+HOLDING = [ClaimResult(claim, Verdict.HOLDS) for claim in ZooClaim]
 
 
 def test_a_claim_of_which_nothing_is_known_is_red() -> None:
@@ -119,13 +114,13 @@ def test_a_claim_of_which_nothing_is_known_is_red() -> None:
     assert make_zoo_run(*HOLDING[:-1]).problems == [
         "one: memory checks: not tested: it has no result"
     ]
-    refused = ClaimResult(ZooClaim.MEMORY, ClaimVerdict.UNTESTED, "not computed here: wide: x")
+    refused = ClaimResult(ZooClaim.MEMORY, Verdict.UNTESTED, "not computed here: wide: x")
     assert make_zoo_run(*HOLDING[:-1], refused).problems == [
         "one: memory checks: not tested: not computed here: wide: x"
     ]
 
 
 def test_what_does_not_start_is_red_once() -> None:
-    failed = ClaimResult(ZooClaim.STARTS, ClaimVerdict.FAILS, "KeyError: 'x'")
+    failed = ClaimResult(ZooClaim.STARTS, Verdict.FAILS, "KeyError: 'x'")
     assert make_zoo_run(failed).problems[:1] == ["one: starts: KeyError: 'x'"]
     assert len([each for each in make_zoo_run(failed).problems if each.startswith("one")]) == 1

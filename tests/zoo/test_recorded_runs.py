@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from harness.core import paths
+from harness.core.outcomes import Verdict
 from harness.store.record_files import read_record_text
-from harness.store.zoo.values import ClaimVerdict, ZooClaim, ZooRun
+from harness.store.zoo.values import ZooClaim, ZooRun
 
 RECORDED = paths.project_folder() / "bench" / "recorded"
 RECORDS = sorted(RECORDED.glob("zoo-*.json.xz"))
@@ -54,7 +55,7 @@ def test_a_recorded_architecture_that_does_not_start_has_its_reason(file: Path) 
         if not result.starts
         and not any(
             claim.claim in (ZooClaim.STARTS, ZooClaim.MEMORY)  # a known report ends its start
-            and claim.verdict is ClaimVerdict.EXPECTED
+            and claim.verdict is Verdict.KNOWN
             for claim in result.claims
         )
     ]

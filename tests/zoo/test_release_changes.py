@@ -12,25 +12,20 @@ from harness.cli import guard_runs
 from harness.cli.main import main
 from harness.cli.zoo import command
 from harness.core import machine
+from harness.core.outcomes import RunStatus, Verdict
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.zoo.release_changes import ZooChange, compare_runs
 from harness.runs.zoo.request import ZooRequest
 from harness.store.database import Store
 from harness.store.zoo.table import ZooTable
-from harness.store.zoo.values import (
-    ArchitectureResult,
-    ClaimResult,
-    ClaimVerdict,
-    ZooClaim,
-    ZooRun,
-)
+from harness.store.zoo.values import ArchitectureResult, ClaimResult, ZooClaim, ZooRun
 from harness.workers.release_target import ReleaseTarget
 
-HOLDS, FAILS, KNOWN = ClaimVerdict.HOLDS, ClaimVerdict.FAILS, ClaimVerdict.EXPECTED
+HOLDS, FAILS, KNOWN = Verdict.HOLDS, Verdict.FAILS, Verdict.KNOWN
 
 
 def make_row(
-    name: str, starts: ClaimVerdict = HOLDS, graph: ClaimVerdict | None = None, kernel: str = "k"
+    name: str, starts: Verdict = HOLDS, graph: Verdict | None = None, kernel: str = "k"
 ) -> ArchitectureResult:
     claims = [ClaimResult(ZooClaim.STARTS, starts, "" if starts is HOLDS else "KeyError: 'x'")]
     if graph is not None:
@@ -118,8 +113,8 @@ def test_releases_are_compared_as_they_are(capsys: pytest.CaptureFixture[str]) -
     assert "name another" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("before", [ClaimVerdict.UNTESTED, None, HOLDS, KNOWN])
-def test_a_claim_that_fails_and_did_not_is_worse(before: ClaimVerdict | None) -> None:
+@pytest.mark.parametrize("before", [Verdict.UNTESTED, None, HOLDS, KNOWN])
+def test_a_claim_that_fails_and_did_not_is_worse(before: Verdict | None) -> None:
     earlier = make_run("0.5.20", make_row("one", graph=before))
     assert compare_runs(earlier, make_run("0.5.23", make_row("one", graph=FAILS))).is_worse
 
@@ -179,7 +174,7 @@ def test_a_stored_run_counts_if_one_of_today_would_be_alike(
     run = make_run("0.5.23", make_row("llama"))
     monkeypatch.setattr(guard_runs, "digest_guards_and_toggles", lambda *_: code)
     run.code = command.digest_work(make_target("0.5.23", "0.5.23"), request)
-    run.status, run.planned, run.versions = "finished", ["llama"], versions
+    run.status, run.planned, run.versions = RunStatus.FINISHED, ["llama"], versions
     table = ZooTable(Store())
     table.begin(run)
     table.save_result(run.id, 0, run.architectures[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from harness.core.outcomes import RunStatus
 from harness.store.zoo.values import ArchitectureResult, ZooRun
 from harness.workers.fork_lanes import measure_processor_seconds, run_fork
 from reports.zoo.view import describe_run, make_tables
@@ -26,7 +27,7 @@ def test_a_fork_counts_once_it_has_ended(tmp_path: Path) -> None:
 
 def test_each_row_has_its_time_and_the_run_its_longest() -> None:
     rows = [ArchitectureResult(name, processor_seconds=used) for name, used in TIMES.items()]
-    run = ZooRun(id="1", started="", release="0.5.23", card="H100", status="finished")
+    run = ZooRun(id="1", started="", release="0.5.23", card="H100", status=RunStatus.FINISHED)
     run.planned, run.architectures = list(TIMES), rows
     assert "6.0 s of a processor, 4.2 s for the longest row" in describe_run(run)
     (table,) = make_tables(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from harness.cli import drift, options
 from harness.cli.adopt import output
 from harness.cli.command_parser import CommandParser
+from harness.cli.progress_display import ProgressBars
 from harness.core import paths
 from harness.core.errors import CommandLineError, UnfixError
 from harness.core.git_repository import open_repository
@@ -30,6 +32,7 @@ from harness.runs.adopt import live_check
 if TYPE_CHECKING:
     from harness.runs.adopt.detection import DetectionReport
 
+MAX_GUARD_SECONDS = 40.0  # of the guards of a new toggle; `--ask` runs all of them
 SYMPTOMS = [symptom.value for symptom in Symptom]
 
 
@@ -124,10 +127,15 @@ def run_command(arguments: argparse.Namespace) -> int:
     files = []
     if not request.dry_run:
         files = [
-            toggle_writer.write_toggle_file(adoption.toggle, paths.toggles_folder(), registry)
+            toggle_writer.write_toggle_file(adoption.toggle, _get_folder(request), registry)
             for adoption in adopted
         ]
     return _report_adopted(request, adopted, files, (*anchor.left_out, *omitted), trees)
+
+
+def _get_folder(request: AdoptRequest) -> Path:
+    """Return the folder of new toggles: the last that the call gives, or this project's."""
+    return request.toggles[-1] if request.toggles else paths.toggles_folder()
 
 
 def _read_patch(request: AdoptRequest) -> FixDiff:
@@ -233,10 +241,12 @@ def _report_adopted(
     if files and request.try_live:
         options.report_status("applying it to a release")
         timelines = {adoption.toggle.id: adoption.timeline for adoption in adopted}
-        trials = live_check.check_toggles_live(timelines, managed_releases.list_releases())
+        trials = live_check.check_toggles_live(
+            timelines, managed_releases.list_releases(), request.toggles
+        )
     detections = None
     if files and request.ask_suites:
-        detections = _find_detecting_guards(request, toggles)
+        detections = _find_detecting_guards(request, toggles, MAX_GUARD_SECONDS)
     survey = survey_drift(toggles, list(trees), only_named=True)
     exit_code = 1 if survey.stale_count else 0
     if request.json:
@@ -265,7 +275,7 @@ def _report_adopted(
 
 
 def _find_detecting_guards(
-    request: AdoptRequest, toggles: Sequence[Toggle]
+    request: AdoptRequest, toggles: Sequence[Toggle], seconds: float = math.inf
 ) -> dict[str, DetectionReport]:
     """Find each toggle's detecting guards, on the newest installed release with its code."""
     from harness.runs.adopt import detection
@@ -273,14 +283,21 @@ def _find_detecting_guards(
 
     suites, jobs = paths.project_folder() / "suites", len(os.sched_getaffinity(0))
     reports: dict[str, DetectionReport] = {}
-    for release in reversed([one for one in managed_releases.list_releases() if one.is_installed]):
-        rest = [toggle for toggle in toggles if toggle.id not in reports]
-        if rest:
+    with ProgressBars() as progress:
+        task = progress.bar.add_task("", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            progress.bar.update(task, description=what, completed=done, total=total or None)
+
+        for release in reversed(managed_releases.list_releases()):
+            rest = [toggle for toggle in toggles if toggle.id not in reports]
+            if not (rest and release.is_installed):
+                continue
             target = ReleaseTarget(
                 release.name, release.python, release.open_sources(), release.name
             )
             reports |= detection.find_detecting_guards(
-                rest, target, suites, request.toggles, jobs, options.report_status
+                rest, target, suites, request.toggles, jobs, show, seconds
             )
     return reports
 

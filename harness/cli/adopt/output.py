@@ -87,8 +87,10 @@ def print_detection(out: Console, name: str, report: DetectionReport | None) -> 
         out.print(Text(f"  {guard}"), soft_wrap=True)
     if len(guards) > MAX_NAMED_GUARDS:
         out.print(f"  and {len(guards) - MAX_NAMED_GUARDS} more")
+    if report.left_out:
+        out.print(f"{report.left_out} more guards were not asked: `unfix adopt --ask {name}` does")
     if not report.notices:
-        out.print(f"a guard begins with: unfix adopt --guard {name}")
+        out.print(f"to write one, begin with the template of `unfix adopt --guard {name}`")
 
 
 def adopted_to_json(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.cli import guard_runs, options, run_output
+from harness.cli import guard_runs, kernel_words, options, run_output
 from harness.cli.audit import ranking
 from harness.core import machine
 from harness.core.errors import UnfixError
@@ -134,6 +134,7 @@ def run_audit(arguments: argparse.Namespace) -> int:
         lambda: page.render_page(audit, machine.describe_commit()),
         lambda: markdown.render_markdown(audit),
         data,
+        is_red=audit.is_red,
     )
     if chosen.sarif:
         run_output.save_text(chosen.sarif, sarif.render_sarif(audit))
@@ -168,7 +169,7 @@ def _rank_findings(
     place = chosen.folder.expanduser().resolve() if chosen.folder else chosen.release
 
     def find_new(release: str) -> set[FindingKey]:
-        options.report_status(f"what {audit.release} has and {release} has not counts")
+        options.report_status(f"only findings count that {release} does not have")
         new = _audit_sources(replace(chosen, difference=(release, str(place))))
         return {finding.key for finding in new.apply_exemptions(exempt).findings}
 
@@ -195,13 +196,7 @@ def _find_local_sources(name: str) -> Path | None:
 
 
 def _audit_requested_trees(chosen: AuditOptions) -> ReleaseAudit:
-    if chosen.record:
-        audit = audit_record.read_record(chosen.record)
-    else:
-        if not CPU_BASE.is_current():  # the releases' common torch and Triton
-            newest = managed_releases.get_newest_release()
-            provisioning.ensure_installed([newest], options.report_status)
-        audit = _audit_sources(chosen)
+    audit = audit_record.read_record(chosen.record) if chosen.record else _audit_sources(chosen)
     if not chosen.on_gpu:
         return audit
     place = None if chosen.difference else chosen.folder
@@ -225,7 +220,7 @@ def _audit_sources(chosen: AuditOptions) -> ReleaseAudit:
             launches=chosen.launches,
             earlier_location=get_tree_path(earlier) if earlier else None,
         )
-        return audit_release(request, options.report_status)
+        return _audit_kernels(request, chosen.targets)
 
     if chosen.difference:
         earlier, later = chosen.difference
@@ -263,6 +258,20 @@ def _audit_folder(
         limits=GENERAL_LIMITS if chosen.limits == DEFAULT_LIMITS else chosen.limits,
         launches=NO_LAUNCHES if chosen.launches == DEFAULT_LAUNCHES else chosen.launches,
     )
+    return _audit_kernels(request, chosen.targets)
+
+
+def _audit_kernels(request: AuditRequest, words: Sequence[str]) -> ReleaseAudit:
+    """Audit sources once all words of the call are known, and what reads kernels is installed."""
+    catalogue = toggle_catalogue.load_catalogue()
+    own_words = [word for word in words if not catalogue.has_match(word)]
+    if request.earlier_location is None:
+        kernel_words.refuse_unknown_words(
+            own_words, request.release, request.location, with_cuda=False
+        )
+    if not CPU_BASE.is_current():  # the releases' common torch and Triton
+        newest = managed_releases.get_newest_release()
+        provisioning.ensure_installed([newest], options.report_status)
     return audit_release(request, options.report_status)
 
 
@@ -284,12 +293,15 @@ def _expand_targets(words: tuple[str, ...]) -> tuple[str, ...]:
 
 def _report_meanings(words: tuple[str, ...]) -> None:
     catalogue = toggle_catalogue.load_catalogue()
-    code = "a kernel, a module, a file or a folder"
+    code = "kernels, files and folders of that name"
     meanings = {word: catalogue.describe_match(word) for word in words}
-    for word, named in meanings.items():
-        both = f"{named}, which stands for the modules that are changed, and {code} of that name"
-        meanings[word] = both if named else code
-    options.report_meanings(meanings)
+    options.report_meanings(
+        {
+            word: f"{named}: the modules that are changed are audited, and {code}"
+            for word, named in meanings.items()
+            if named
+        }
+    )
 
 
 def open_tree(word: str, path: Path | None = None) -> SourceTree:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from harness.cli import guard_runs, options
+from harness.core.outcomes import RunStatus
 from harness.releases import managed_releases
 from harness.runs.audit.deployment_ranks import DeploymentFinding, DeploymentRanks, make_ranks
 from harness.runs.audit.findings import FindingKey
@@ -192,10 +193,9 @@ def _rehearse_once(target: ReleaseTarget, jobs: int) -> RehearsalRun:
         enable=[],
         toggles=[],
     )
-    run, is_stopped = rehearsal.rehearse_release(
-        target, request, rehearsal.list_deployments(request, [])
-    )
-    if is_stopped:
+    deployments = rehearsal.list_deployments(request, [])
+    run = rehearsal.rehearse_release(target, request, deployments)
+    if run.status is not RunStatus.FINISHED:
         raise KeyboardInterrupt
     return run
 
@@ -214,7 +214,15 @@ def _find_newest_ranks() -> DeploymentRanks | None:
 
 
 def _report_missing(release: str) -> None:
+    wanted = set(read_deployments())
+    runs = [run for run in RehearsalTable(Store()).list_runs() if run.release == release]
+    some = {name for run in runs if run.status == "finished" for name in run.planned}
+    rehearsed = (
+        f"{len(some & wanted)} of the {len(wanted)} deployments of `unfix rehearse --all` are"
+        if some
+        else "no deployment is"
+    )
     options.report_status(
-        f"no deployment of {release} was rehearsed, so each finding is by arithmetic alone: "
+        f"{rehearsed} rehearsed on {release}, so each finding is by arithmetic alone: "
         f"`unfix rehearse --all --release {release}` says which of them a server reaches"
     )

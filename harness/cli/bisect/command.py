@@ -136,12 +136,9 @@ def run_command(arguments: argparse.Namespace) -> int:
         return dry_run.print_plan(request, arguments.json)
     store = Store()
     prepared = preparation.prepare_search(request, store)
-    is_stopped = execution.run_search(prepared, store)
-    code = run_output.write_and_print_run(KINDS["bisect"], prepared.search, arguments)
-    if is_stopped:
-        options.report_status(f"stopped; `unfix bisect {request.kind} --resume` goes on")
-        return 130
-    return code
+    execution.run_search(prepared, store)
+    hint = f"`unfix bisect {request.kind} --resume` goes on"
+    return run_output.finish_run(KINDS["bisect"], prepared.search, arguments, hint)
 
 
 def _make_request(arguments: argparse.Namespace) -> BisectRequest | EarlierSearch:

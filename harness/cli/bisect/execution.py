@@ -15,6 +15,7 @@ from harness.cli.bisect.progress import BisectProgress
 from harness.cli.process_cleanup import end_processes_on_exit
 from harness.core import git_repository, machine, paths
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus
 from harness.fixes.patch_plan import Direction
 from harness.releases import managed_releases
 from harness.releases.managed_releases import Release
@@ -57,14 +58,14 @@ class ReplayRunner:
     def close(self) -> None: ...
 
 
-def run_search(prepared: PreparedSearch, store: Store) -> bool:
-    """Run the search; return whether the user stopped it before the end."""
+def run_search(prepared: PreparedSearch, store: Store) -> None:
+    """Run the search to its end, or until Ctrl-C."""
     search, replayed = prepared.search, prepared.replayed
     runner: TrialRunner = ReplayRunner(replayed) if replayed else _make_runner(prepared)
     search.jobs, search.is_deterministic = runner.jobs, runner.is_deterministic
     if not replayed:
         BisectTable(store).begin(search)
-    search.status = "stopped"
+    search.status = RunStatus.STOPPED
     started = time.monotonic()
     log = None if replayed else BisectTable(store)
     driver = SearchDriver(search, runner, log, BisectProgress())
@@ -79,11 +80,11 @@ def run_search(prepared: PreparedSearch, store: Store) -> bool:
                 search_kind[search.kind](prepared, driver)
             finally:
                 runner.close()
-        search.status = "finished"
+        search.status = RunStatus.FINISHED
     except KeyboardInterrupt:
         pass
     except UnfixError as error:
-        search.status, search.summary = "refused", str(error)
+        search.status, search.summary = RunStatus.REFUSED, str(error)
         raise
     finally:
         search.seconds += time.monotonic() - started
@@ -91,7 +92,6 @@ def run_search(prepared: PreparedSearch, store: Store) -> bool:
             BisectTable(store).save(search)
     if replayed:
         _check_same_result(search, replayed)
-    return search.status == "stopped"
 
 
 def _make_runner(prepared: PreparedSearch) -> TrialRunner:
@@ -250,6 +250,6 @@ def _check_same_result(search: BisectSearch, log: BisectSearch) -> None:
         )
         for each in (search, log)
     ]
-    if log.status == "finished" and results[0] != results[1]:
+    if log.status is RunStatus.FINISHED and results[0] != results[1]:
         raise UnfixError(f"the log says {results[1]}, and its runs lead to {results[0]}")
     options.report_status("replayed from the log: nothing was run")

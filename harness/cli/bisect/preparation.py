@@ -10,6 +10,7 @@ import msgspec
 
 from harness.cli import guard_runs, options, resumption, run_output
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.patching import bootstrap
@@ -111,7 +112,7 @@ def _read_log(name: str, store: Store) -> BisectSearch:
             log = msgspec.json.decode(file.read_bytes(), type=BisectSearch)
         except msgspec.MsgspecError as error:
             raise UnfixError(f"{file} is no record of a search: {error}") from error
-    if log.status == "refused":
+    if log.status is RunStatus.REFUSED:
         raise UnfixError(f"search {log.id} was refused: {log.summary}")
     return log
 

@@ -58,8 +58,10 @@ def add_arguments(parser: CommandParser) -> None:
         action="store_true",
         help="of a matrix: plant no faults",
     )
-    parser.add_argument("--items", type=int, metavar="N", help="of each task (default: 200)")
-    parser.add_argument("--limit", type=int, metavar="N", help="a doubtful one asks for so many")
+    parser.add_argument("--items", type=int, metavar="N", help="of each task, and no more (200)")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="a doubtful comparison asks for up to N"
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="of the items (default: 0)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", VIRTUAL))
     parser.add_argument("--dtype", default="", metavar="T", help="of the weights")

@@ -13,6 +13,8 @@ from harness.cli.process_cleanup import raise_interrupt
 from harness.core import machine
 from harness.core.wording import format_count
 from harness.matrices.schema import MatrixFile
+from harness.releases import managed_releases
+from harness.releases.server_arguments import refuse_unknown_arguments
 from harness.runs.eval import evaluation_comparer, evaluation_request, lm_eval_scorer
 from harness.runs.eval.evaluation_request import EvaluationRequest
 from harness.runs.eval.runner import EvaluationRunner, begin_evaluation
@@ -56,6 +58,9 @@ def _serve_matrix(request: EvaluationRequest, matrix: MatrixFile) -> tuple[Evalu
 
     limit = request.choose_item_limit(matrix)
     settings = evaluation_request.prepare_serving(request, matrix, options.report_status)
+    if request.words:
+        sources = managed_releases.open_release_tree(settings.release)
+        refuse_unknown_arguments(request.words, sources)
     releases = {settings.release, *(one.release for one in matrix.configurations)}
     guard_runs.mend_for_named_releases(sorted(releases), request.toggles, settings.device)
     lm_eval_scorer.find_lm_eval_python()  # installs lm-eval before the first server starts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,7 +114,6 @@ def choose_toggles(call: FuzzCall, targets: list[ReleaseTarget]) -> ToggleDirect
 
 def _run_until_stopped(request: FuzzRequest, arguments: argparse.Namespace) -> int:
     """Fuzz for the budget or until Ctrl-C. Each result is stored either way."""
-    is_stopped = False
     run_id, started = guard_runs.make_id_and_start("fuzz-")
     run, store = (
         FuzzRun(
@@ -135,18 +135,12 @@ def _run_until_stopped(request: FuzzRequest, arguments: argparse.Namespace) -> i
     with FuzzProgress(save_run) as progress:
         save_run()
         try:
-            with end_processes_on_exit():
+            with contextlib.suppress(KeyboardInterrupt), end_processes_on_exit():
                 FuzzDriver(request, run, progress).run_to_end()
-        except KeyboardInterrupt:
-            is_stopped = True
         finally:
             save_run()
             store.close()
-    code = run_output.write_and_print_run(KINDS["fuzz"], run, arguments)
-    if is_stopped:
-        options.report_status("stopped; its failures are stored")
-        return 130
-    return code
+    return run_output.finish_run(KINDS["fuzz"], run, arguments, "its failures are stored")
 
 
 def _replay_failure(file: Path, call: FuzzCall) -> int:

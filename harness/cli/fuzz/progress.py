@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.text import Text
 
 from harness.cli.progress_display import ProgressDisplay
-from harness.runs.fuzz.runner import FuzzListener
+from harness.runs.fuzz.recorded_search import FuzzListener
 from harness.store.fuzz.values import FuzzRun, RunFailure
 from reports.fuzz import view
 from reports.shared.terminal import to_rich_table

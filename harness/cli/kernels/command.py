@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from harness.cli import guard_runs, options, run_output
+from harness.cli import guard_runs, kernel_words, options, run_output
 from harness.cli.audit.execution import get_tree_path, open_tree
 from harness.core import machine
 from harness.core.errors import UnfixError
@@ -175,19 +175,22 @@ def _merge_records(file: Path, records: list[Path]) -> None:
 
 def _list_requested_kernels(arguments: argparse.Namespace) -> KernelInventory:
     recorded_launches.read_launch_modes(arguments.launches)  # raises an error if it is malformed
+    word = arguments.release or managed_releases.get_newest_release().name
+    tree = open_tree("", arguments.place) if arguments.place else open_tree(word)
+    location = get_tree_path(tree)
+    kernel_words.refuse_unknown_words(arguments.names, tree.name, location)
     if not CPU_BASE.is_current():  # the releases' common torch and Triton
         newest = managed_releases.get_newest_release()
         provisioning.ensure_installed([newest], options.report_status)
-    word = arguments.release or managed_releases.get_newest_release().name
-    tree = open_tree("", arguments.place) if arguments.place else open_tree(word)
-    options.report_status(f"reading the kernels of {tree.name}")
     version = str(tree.version or tree.name)
-    inventory = list_kernels(get_tree_path(tree), version, arguments.launches)
-    if arguments.names:
-        inventory = inventory.select(arguments.names)
-    if not inventory.kernels:
-        words = " ".join(arguments.names) or tree.name
-        raise UnfixError(f"no kernel matches {words}: `unfix kernels` lists all")
+    inventory = list_kernels(location, version, arguments.launches, options.report_status)
+    if not arguments.names:
+        return inventory
+    chosen = inventory.select(arguments.names)
+    if not chosen.kernels:
+        raise UnfixError(
+            f"no kernel matches {' '.join(arguments.names)}: `unfix kernels` lists all"
+        )
     options.report_meanings(
         {
             word: "in the name or the path of "
@@ -195,4 +198,4 @@ def _list_requested_kernels(arguments: argparse.Namespace) -> KernelInventory:
             for word in arguments.names
         }
     )
-    return inventory
+    return chosen

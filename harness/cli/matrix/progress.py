@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from harness.cli.progress_display import ProgressBars
+from harness.core.outcomes import Outcome
 from harness.runs.matrix.cell_plan import MatrixCell
-from harness.store.matrix.values import AttemptOutcome, CellAttempt
+from harness.store.matrix.values import CellAttempt
 
 
 class MatrixProgress(ProgressBars):
@@ -19,7 +20,7 @@ class MatrixProgress(ProgressBars):
         for cell, attempt in attempts:
             if attempt.last:
                 self.bar.advance(self.task)
-            if attempt.outcome is not AttemptOutcome.GREEN:
+            if attempt.outcome is not Outcome.PASSED:
                 self._report_failure(cell, attempt)
 
     def _report_failure(self, cell: str, attempt: CellAttempt) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -67,7 +67,7 @@ def _make_faults_now(request: MutateRequest) -> tuple[FaultSource, GeneratedFaul
     if source.diff is not None and source.diff.is_wide:
         raise UnfixError(
             f"{request.diff} changed {len(source.diff.lines)} modules: name a TARGET. Without one, "
-            "faults are made where a guard runs, which a run alone finds out"
+            "faults are made in the lines that guards run, and only a run finds those"
         )
     return source, source.make_faults()
 
@@ -95,7 +95,7 @@ def list_faults(request: MutateRequest, as_json: bool) -> int:
 
 
 def keep_fault(request: MutateRequest, fault_id: str, slug: str, as_json: bool) -> int:
-    """Write a fault as a toggle file under toggles/."""
+    """Write a fault as a toggle file, under toggles/ or in the folder that the call gives."""
     if slug:
         toggle_writer.check_id(slug)
     source, generated = _make_faults_now(request)
@@ -103,7 +103,8 @@ def keep_fault(request: MutateRequest, fault_id: str, slug: str, as_json: bool) 
     toggle = fault_toggles.build_toggle(fault, source.target.sources, source.target.name)
     if slug:
         toggle = msgspec.structs.replace(toggle, id=slug)
-    file = toggle_writer.write_toggle_file(toggle, paths.toggles_folder(), source.catalogue)
+    folder = request.toggles[-1] if request.toggles else paths.toggles_folder()
+    file = toggle_writer.write_toggle_file(toggle, folder, source.catalogue)
     if as_json:
         options.print_json({"kept": str(file), "toggle": toggle.id})
         return 0
@@ -158,15 +159,15 @@ def run_mutate(request: MutateRequest, resumed_run: str | None, outputs: argpars
         mutation.elsewhere = fault_selection.describe_unreached_changes(diff, sources, coverage)
         return late_plan
 
-    if is_wide:
-        stopped_by_user = _run_until_stopped(plan, mutation, store, plan_from_coverage)
-    else:
-        stopped_by_user = _run_until_stopped(plan_faults(generated), mutation, store)
-    code = run_output.write_and_print_run(KINDS["mutate"], mutation, outputs)
-    if stopped_by_user:
-        options.report_status("stopped; what is done is kept: `unfix mutate --resume` goes on")
-        return 130
-    return code
+    planned = (plan, plan_from_coverage) if is_wide else (plan_faults(generated), None)
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        end_processes_on_exit(),
+        MutateProgress(mutation) as progress,
+    ):
+        MutationRunner(planned[0], mutation, MutationTable(store), progress, planned[1]).execute()
+    hint = "what is done is kept: `unfix mutate --resume` goes on"
+    return run_output.finish_run(KINDS["mutate"], mutation, outputs, hint)
 
 
 def _restore_request(request: MutateRequest, earlier: MutationRun) -> MutateRequest:
@@ -254,20 +255,3 @@ def make_run(request: MutateRequest, target: ReleaseTarget) -> MutationRun:
             "toggles": [str(folder) for folder in request.toggles],
         },
     )
-
-
-def _run_until_stopped(
-    plan: MutationPlan,
-    mutation: MutationRun,
-    store: Store,
-    plan_from_coverage: Callable[[CoverageRecord], MutationPlan] | None = None,
-) -> bool:
-    """Run the plan; return True if the user stopped it."""
-    try:
-        with end_processes_on_exit(), MutateProgress(mutation) as progress:
-            MutationRunner(
-                plan, mutation, MutationTable(store), progress, plan_from_coverage
-            ).execute()
-    except KeyboardInterrupt:
-        return True
-    return False

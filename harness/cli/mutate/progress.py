@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from harness.cli.progress_display import ProgressBars
+from harness.core.outcomes import Verdict
 from harness.runs.mutate.line_coverage import GuardCoverage
 from harness.runs.mutate.listener import MutationListener
 from harness.runs.mutate.messages import MutationWorkerReady
-from harness.store.mutate.values import (
-    NO_EVIDENCE_OUTCOMES,
-    FaultOutcome,
-    FaultResult,
-    MutationRun,
-)
+from harness.store.mutate.values import NO_EVIDENCE_OUTCOMES, FaultResult, MutationRun
 
 
 class MutateProgress(ProgressBars, MutationListener):
@@ -28,7 +24,7 @@ class MutateProgress(ProgressBars, MutationListener):
 
     def report_ready(self, ready: MutationWorkerReady, recorded_guards: int) -> None:
         guards, unknown = len(ready.guards), len(ready.guards) - recorded_guards
-        left = f"; the lines of {unknown} are recorded first, once for all runs" if unknown else ""
+        left = f"; the lines of {unknown} are recorded, once for all runs" if unknown else ""
         if unknown and self.mutation.settings.get("suite") == []:
             left += ": `--suite NAME` takes the guards of one suite alone"
         self.print_line(
@@ -37,24 +33,17 @@ class MutateProgress(ProgressBars, MutationListener):
 
     def report_coverage(self, coverage: GuardCoverage, done_count: int, guard_count: int) -> None:
         self.bar.update(
-            self.task, description="which lines guards run", completed=done_count, total=guard_count
+            self.task, description="guards recorded", completed=done_count, total=guard_count
         )
-        self._log_without_terminal(f"{done_count} of {guard_count} guards recorded")
 
     def report_result(self, mutation: MutationRun, result: FaultResult) -> None:
         done, planned = len(mutation.fates), mutation.planned
         self.bar.update(self.task, description="faults", completed=done, total=planned)
-        unkilled = (FaultOutcome.SURVIVED, *NO_EVIDENCE_OUTCOMES)
+        unkilled = (Verdict.SURVIVED, *NO_EVIDENCE_OUTCOMES)
         if result.fate in unkilled or result.longer or result.is_disproved_equivalent:
             fault, longer = result.fault, " after a longer look" if result.longer else ""
             where = f"{fault.target}:{fault.line}"
             self.print_line(f"{result.fate.value}{longer}: {fault.id} {where} {fault.words}")
-        counts = ", ".join(f"{count} {name}" for name, count in mutation.counts.items())
-        self._log_without_terminal(f"{done} of {planned} faults: {counts}")
 
     def report_problem(self, text: str) -> None:
         self.print_line(text)
-
-    def _log_without_terminal(self, text: str) -> None:
-        if self.bar.disable:
-            self.log_occasionally(text)

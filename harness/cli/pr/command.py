@@ -8,6 +8,7 @@ from pathlib import Path
 from harness.cli import options, run_output
 from harness.cli.commands import KINDS
 from harness.core.errors import UnfixError
+from harness.store.pr.line_results import ReviewResult
 from harness.store.pr.values import PrPart
 
 
@@ -56,17 +57,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--architectures",
         dest="zoo_limit",
         type=int,
-        default=2,
         metavar="N",
-        help="of the zoo, N at most (2)",
+        help="rows of the zoo, N at most (as many as the budget allows)",
     )
     parser.add_argument(
         "--deployments",
         dest="deployment_limit",
         type=int,
-        default=2,
         metavar="N",
-        help="to rehearse, N at most (2)",
+        help="to rehearse, N at most (as many as the budget allows)",
     )
     parser.add_argument(
         "--budget",
@@ -75,6 +74,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="of a review whose base is recorded: architectures and deployments that do not fit "
         "are left out by name (5m)",
+    )
+    parser.add_argument(
+        "--accept",
+        dest="accepted",
+        type=_parse_results,
+        default=[],
+        metavar="RESULTS",
+        help="results that end with 0 all the same: not-run, incomplete, worse",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the sample (0)")
     parser.add_argument("--profile", choices=("smoke", "default", "nightly"), default="default")
@@ -91,7 +98,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     from harness.runs.pr.request import PrRequest
 
     if arguments.join:
-        run = execution.join_reviews(arguments.join, arguments.parts)
+        run = execution.join_reviews(arguments.join, arguments.parts, arguments.accepted)
         return run_output.write_and_print_run(KINDS["pr"], run, arguments)
     if arguments.checkout is None or bool(arguments.range) == (arguments.base is not None):
         raise UnfixError(
@@ -101,9 +108,17 @@ def run_command(arguments: argparse.Namespace) -> int:
     request = options.make_request(PrRequest, arguments)
     if arguments.base is not None:
         return execution.record_base(request, arguments.base, arguments.json)
-    run, is_stopped = execution.review_change(request)
-    code = run_output.write_and_print_run(KINDS["pr"], run, arguments)
-    return 130 if is_stopped else code
+    return run_output.finish_run(KINDS["pr"], execution.review_change(request), arguments)
+
+
+def _parse_results(text: str) -> list[str]:
+    words = [word.replace("-", " ") for word in text.split(",") if word]
+    known = [result.value for result in ReviewResult if result is not ReviewResult.SAME]
+    for word in words:
+        if word not in known:
+            names = ", ".join(name.replace(" ", "-") for name in known)
+            raise UnfixError(f"--accept {word} is no result: there are {names}")
+    return words
 
 
 def _parse_parts(text: str) -> list[PrPart]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from harness.cli.pr import item_parts, parts
 from harness.cli.pr.review import Review, record_coverage
 from harness.core import machine
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus
 from harness.core.wording import format_count, format_duration
 from harness.releases import added_releases
 from harness.runs.pr import request as requests
@@ -27,8 +29,8 @@ from harness.workers.release_target import ReleaseTarget
 SOURCE_PARTS = {PrPart.TOGGLES, PrPart.AUDIT}  # read no more than the sources of both ends
 
 
-def review_change(request: PrRequest) -> tuple[PrRun, bool]:
-    """Review a change; return the stored run, and whether the user stopped it."""
+def review_change(request: PrRequest) -> PrRun:
+    """Review a change to its end, or until Ctrl-C; return the stored run."""
     started_at = time.monotonic()
     ends = requests.find_range(request.checkout, request.range)
     paths = ends.list_changed_paths()
@@ -59,27 +61,20 @@ def review_change(request: PrRequest) -> tuple[PrRun, bool]:
         files=change.files,
         others=change.others,
         planned=request.parts,
+        accepted=request.accepted,
     )
     store = Store()
-    PrTable(store).begin(run)
     options.report_status(
         f"{run.base}..{run.head}: {format_count(len(run.files), 'changed file')} of the package, "
         f"{len(run.others)} others; run {run.id}"
     )
     review = Review(request, run, store, targets[0], targets[1], change, started_at)
     run.part_seconds["prepare"] = time.monotonic() - started_at
-    is_stopped = False
-    try:
+    review.judge_lines()
+    run.seconds = time.monotonic() - started_at
+    with contextlib.suppress(KeyboardInterrupt), PrTable(store).record_run(run):
         _run_parts(review)
-        run.status = "finished"
-    except KeyboardInterrupt:
-        is_stopped = True
-    finally:
-        if run.status != "finished":
-            run.status = "stopped"
-        run.seconds = time.monotonic() - started_at
-        PrTable(store).save(run)
-    return run, is_stopped
+    return run
 
 
 def _prepare_ends(words: list[str], chosen: list[PrPart]) -> list[ReleaseTarget]:
@@ -108,7 +103,8 @@ def _run_parts(review: Review) -> None:
         seconds = time.monotonic() - started - (times.get("base", 0.0) - of_base)
         review.run.parts.append(part)
         times[part.value] = times.get(part, 0.0) + seconds
-        PrTable(review.store).save(msgspec.structs.replace(review.run, status="running"))
+        review.judge_lines()
+        PrTable(review.store).save(msgspec.structs.replace(review.run, status=RunStatus.RUNNING))
         options.report_status(f"{part}: {format_duration(review.run.part_seconds[part.value])}")
 
 
@@ -136,7 +132,7 @@ def _read_review(name: str, store: Store) -> PrRun:
         raise UnfixError(f"{file} is no record of a review: {error}") from error
 
 
-def join_reviews(names: list[str], planned: list[PrPart]) -> PrRun:
+def join_reviews(names: list[str], planned: list[PrPart], accepted: list[str]) -> PrRun:
     """Join the parts of stored reviews of one change, and store the whole."""
     store = Store()
     runs = [_read_review(name, store) for name in names]
@@ -144,6 +140,7 @@ def join_reviews(names: list[str], planned: list[PrPart]) -> PrRun:
         ends = ", ".join(sorted({f"{run.base}..{run.head}" for run in runs}))
         raise UnfixError(f"these are reviews of several changes: {ends}")
     whole = join_runs(runs, planned)
+    whole.accepted = accepted
     whole.id, _ = guard_runs.make_id_and_start()
     PrTable(store).begin(whole)
     PrTable(store).save(whole)

@@ -1,12 +1,13 @@
-"""The parts of a review that run whole models: architectures of the zoo, deployments.
+"""The parts of a review that run whole models: rows of the zoo, deployments.
 
-Those that are known to run changed code are named; a few of them run, the most concerned first, as
-long as the budget lasts. The others are left out by name.
+Those that are known to run changed code are named; they run on both ends, the most concerned first,
+as long as the budget lasts. The others are left out by name.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,19 +15,22 @@ from typing import Any
 
 from harness.cli import guard_runs, options
 from harness.cli.pr.review import Review
+from harness.core.outcomes import RunStatus
 from harness.core.wording import format_count
-from harness.runs.pr import touched_items
+from harness.runs.pr import row_changes, touched_items
 from harness.runs.pr.request import PrRequest
 from harness.runs.pr.touched_items import MAX_NAMED, ItemKind
 from harness.runs.rehearse.deployment import read_deployments
-from harness.runs.zoo.architecture import read_architectures
+from harness.runs.zoo.architecture import list_families, read_architectures, read_definition
 from harness.store.database import Store
 from harness.store.lane_runs import LaneResult, LaneRunTable
-from harness.store.pr.values import PrPart, TouchedItem
+from harness.store.pr.part_results import TouchedItem
+from harness.store.pr.values import PrPart
 from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import RehearsalRun
 from harness.store.zoo.table import ZooTable
 from harness.store.zoo.values import ZooRun
+from harness.workers.line_tracer import TRACED_VARIABLE
 from harness.workers.release_target import ReleaseTarget
 
 ITEM_SECONDS = 240.0  # the limit of one architecture or deployment
@@ -38,29 +42,29 @@ class ItemPart:
 
     kind: ItemKind
     models: dict[str, set[str]]  # of each item, the names that stand for its model
+    definitions: dict[str, str]  # the text that says what each item has
+    share: float  # of the budget that is left
     table: LaneRunTable[Any]
     run_type: type[Any]
-    execute: Callable[[ReleaseTarget, list[str]], tuple[Any, bool]]  # the run; whether stopped
+    execute: Callable[[ReleaseTarget, list[str]], Any]  # returns the run
 
     def execute_on(self, target: ReleaseTarget, names: list[str]) -> Any:
-        done, is_stopped = self.execute(target, names)
-        if is_stopped:
+        run = self.execute(target, names)
+        if run.status is not RunStatus.FINISHED:
             raise KeyboardInterrupt
-        return done
+        return run
 
 
 def run_zoo(review: Review) -> None:
-    """Run architectures that run changed code: on the head, and on the base those that fail."""
+    """Run the rows of the zoo that run changed code on both ends."""
     part, run = make_zoo_part(review.request, review.store), review.run
     run.architectures = _find_touched(review, part)
-    names = _choose_items(review, part.kind, run.architectures, review.request.zoo_limit)
+    names = _choose_items(review, part, run.architectures, review.request.zoo_limit)
     if not names:
         return
+    before = _execute_on(review, part, review.base, names)
     after = _execute_on(review, part, review.head, names)
-    before = None
-    if touched_items.needs_base_run(after):
-        before = _execute_on(review, part, review.base, names)
-    run.claims = touched_items.compare_claims(before, after)
+    run.claims = row_changes.compare_rows(before, after)
 
 
 def rehearse_deployments(review: Review) -> None:
@@ -69,12 +73,12 @@ def rehearse_deployments(review: Review) -> None:
 
     part, run = make_rehearse_part(review.request, review.store), review.run
     run.deployments = _find_touched(review, part)
-    names = _choose_items(review, part.kind, run.deployments, review.request.deployment_limit)
+    names = _choose_items(review, part, run.deployments, review.request.deployment_limit)
     if not names:
         return
     code = guard_runs.digest_lane_code(review.base, review.request.toggles)
     before = None
-    if code:
+    if code and not any(review.change.removed.values()):  # a stored run has traced no lines
         before = RehearsalTable(review.store).find_newest_whole(
             review.base.name, names, code, has_thresholds=False
         )
@@ -100,7 +104,7 @@ def make_zoo_part(request: PrRequest, store: Store) -> ItemPart:
     from harness.cli.zoo import command as zoo
     from harness.runs.zoo.request import ZooRequest
 
-    def execute(target: ReleaseTarget, names: list[str]) -> tuple[ZooRun, bool]:
+    def execute(target: ReleaseTarget, names: list[str]) -> ZooRun:
         zoo_request = ZooRequest(
             names=names,
             release=target.name,
@@ -116,23 +120,24 @@ def make_zoo_part(request: PrRequest, store: Store) -> ItemPart:
 
     kind = ItemKind(
         noun="architecture",
-        command="./unfix zoo {names} --release {head}",
+        command="./unfix zoo {names} --since {base} --release {head}",
         record_command="./unfix zoo {names} --release {base}",
         whole="",
-        ends=1,
+        ends=2,
     )
-    models = {
-        architecture.name: {architecture.name, architecture.model_type}
-        for architecture in read_architectures([])
-    }
-    return ItemPart(kind, models, ZooTable(store), ZooRun, execute)
+    architectures = read_architectures([])
+    models = {one.name: {one.name, one.model_type} for one in architectures}
+    models |= {name: set() for name in list_families()}
+    definitions = {name: read_definition(name) for name in models}
+    share = 0.6 if PrPart.REHEARSE in request.parts else 1.0
+    return ItemPart(kind, models, definitions, share, ZooTable(store), ZooRun, execute)
 
 
 def make_rehearse_part(request: PrRequest, store: Store) -> ItemPart:
     from harness.cli.rehearse import command as rehearsal
     from harness.runs.rehearse.request import RehearseRequest
 
-    def execute(target: ReleaseTarget, names: list[str]) -> tuple[RehearsalRun, bool]:
+    def execute(target: ReleaseTarget, names: list[str]) -> RehearsalRun:
         rehearse_request = RehearseRequest(
             models=names,
             config=None,
@@ -159,11 +164,11 @@ def make_rehearse_part(request: PrRequest, store: Store) -> ItemPart:
         whole="--all",
         ends=2,
     )
-    models = {
-        name: set(deployment.config["architectures"])
-        for name, deployment in read_deployments().items()
-    }
-    return ItemPart(kind, models, RehearsalTable(store), RehearsalRun, execute)
+    deployments = read_deployments()
+    models = {name: set(one.config["architectures"]) for name, one in deployments.items()}
+    definitions = {name: f"{name} {' '.join(one.arguments)}" for name, one in deployments.items()}
+    table = RehearsalTable(store)
+    return ItemPart(kind, models, definitions, 1.0, table, RehearsalRun, execute)
 
 
 PARTS: dict[PrPart, Callable[[PrRequest, Store], ItemPart]] = {
@@ -173,8 +178,17 @@ PARTS: dict[PrPart, Callable[[PrRequest, Store], ItemPart]] = {
 
 
 def _execute_on(review: Review, part: ItemPart, target: ReleaseTarget, names: list[str]) -> Any:
-    done = part.execute_on(target, names)
+    """Run items on an end, and note which lines of the change they run."""
+    files = [name for name in review.change.files_of_package if name.endswith(".py")]
+    os.environ[TRACED_VARIABLE] = os.pathsep.join(files)
+    try:
+        done = part.execute_on(target, names)
+    finally:
+        del os.environ[TRACED_VARIABLE]
     review.run.runs[f"{part.table.kind} {target.name}"] = done.id
+    for result in done.results:
+        name = f"{part.table.kind} {result.name}"
+        review.line_runs.add(target is review.head, name, result.lines)
     return done
 
 
@@ -199,7 +213,9 @@ def _find_touched(review: Review, part: ItemPart) -> list[TouchedItem]:
         if name
     ]
     code = touched_items.find_changed_code(review.change, kernels, results.values())
-    return touched_items.find_touched(code, results, part.models)
+    touched = touched_items.find_touched(code, results, part.models)
+    features = touched_items.find_changed_features(review.change)
+    return touched_items.sort_touched(touched, features, part.definitions)
 
 
 def _record_unknown(
@@ -234,10 +250,11 @@ def _list_unknown(part: ItemPart, results: dict[str, LaneResult]) -> list[str]:
 
 
 def _choose_items(
-    review: Review, kind: ItemKind, touched: list[TouchedItem], limit: int
+    review: Review, part: ItemPart, touched: list[TouchedItem], limit: int | None
 ) -> list[str]:
     """Choose those that the limit and the budget allow, and name the others in a note."""
-    touched_items.leave_out(touched, kind, limit, review.seconds_left)
+    kind, lanes = part.kind, guard_runs.choose_job_count("cpu", review.request.jobs)
+    touched_items.leave_out(touched, kind, limit, review.seconds_left * part.share, lanes)
     left_out = [item for item in touched if item.left_out]
     for reason, names in _group_by_reason(left_out).items():
         rest = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""

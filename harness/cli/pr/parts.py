@@ -14,13 +14,14 @@ from harness.cli.pr.review import Review, make_mutate_request, record_coverage
 from harness.cli.process_cleanup import end_processes_on_exit
 from harness.cli.prove import execution as prove_execution
 from harness.cli.prove.call import ProveCall
+from harness.core.cpp_tokens import is_cpp_path
+from harness.core.outcomes import RunStatus, Verdict
 from harness.core.wording import format_count
 from harness.fixes import drift
 from harness.fixes.registry import toggle_catalogue
 from harness.releases import managed_releases, provisioning
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit import exemptions, release_audit
-from harness.runs.audit.findings import KernelVerdict
 from harness.runs.audit.release_audit import AuditRequest
 from harness.runs.mutate import fault_selection
 from harness.runs.mutate.fault_selection import MutationDiff
@@ -36,8 +37,9 @@ from harness.runs.pr import (
 )
 from harness.runs.pr.toggle_effects import EndStatuses
 from harness.store.mutate.table import MutationTable
+from harness.store.pr.part_results import NewFinding, get_test_name
 from harness.store.pr.table import PrTable
-from harness.store.pr.values import NewFinding, PrPart
+from harness.store.pr.values import PrPart
 from harness.store.prove.table import ProveTable
 from harness.store.prove.values import CellResult
 
@@ -78,6 +80,8 @@ _BREAKS = ("applies", "broken")
 
 def prove_guards(review: Review) -> None:
     """Prove the guards that run changed lines, on the base unless that is known, and the head."""
+    for coverage in review.coverages:
+        review.line_runs.add(False, get_test_name(coverage.guard), coverage.lines)
     if not review.guards:
         options.report_status("no guard runs a changed line: nothing is proven")
         return
@@ -94,9 +98,9 @@ def prove_guards(review: Review) -> None:
         memory=review.request.memory,
         toggles=review.request.toggles,
     )
-    proof, is_stopped = prove_execution.run_proof(call, targets)
+    proof = prove_execution.run_proof(call, targets)
     review.run.runs["prove"] = proof.id
-    if is_stopped:
+    if proof.status is not RunStatus.FINISHED:
         raise KeyboardInterrupt
     for facts in proof.releases:
         for problem in facts.problems:
@@ -104,6 +108,7 @@ def prove_guards(review: Review) -> None:
     cells = [*(known or []), *proof.cells]
     changes = changed_guards.compare_cells(cells, review.base.name, review.head.name)
     after = _run_on_head(review)
+    changed_guards.fill_plain_outcomes(changes, review.coverages, after)
     plain = changed_guards.compare_plain_tests(review.coverages, after, review.guards, changes)
     review.run.guards = changed_guards.sort_changes([*changes, *plain])
 
@@ -117,6 +122,8 @@ def _run_on_head(review: Review) -> list[GuardCoverage]:
         for coverage in coverages
     ):
         coverages = record_coverage(review.request, review.head, review.guards, True)
+    for coverage in coverages:
+        review.line_runs.add(True, get_test_name(coverage.guard), coverage.lines)
     for guard, count in changed_guards.count_reached_lines(
         coverages, review.change.new_lines
     ).items():
@@ -135,9 +142,9 @@ def _find_known_cells(review: Review) -> list[CellResult] | None:
             continue
         proof = ProveTable(review.store).find(earlier.runs["prove"])
         cells = [cell for cell in proof.cells if cell.release == review.base.name] if proof else []
-        names = {changed_guards.get_test_name(cell.guard) for cell in cells if cell.verdict}
+        names = {get_test_name(cell.guard) for cell in cells if cell.verdict}
         if wanted <= names:
-            return [c for c in cells if changed_guards.get_test_name(c.guard) in wanted]
+            return [c for c in cells if get_test_name(c.guard) in wanted]
     return None
 
 
@@ -160,7 +167,7 @@ def audit_kernels(review: Review) -> None:
     audit = audit.apply_exemptions(exemptions.read_exemptions(exemptions.find_default_path()))
     # A kernel that Triton cannot load always counts as changed: here only if its module changed.
     review.run.audited = sum(
-        kernel.verdict is not KernelVerdict.UNKNOWN or kernel.module in review.change.modules
+        kernel.verdict is not Verdict.CANNOT_TELL or kernel.module in review.change.modules
         for kernel in audit.kernels
     )
     review.run.findings = [
@@ -187,7 +194,7 @@ def compare_kernels(review: Review) -> None:
     if not listed:
         return
     guards = launch_recording.choose_launching_guards(earlier, review.coverages)
-    suites = list(dict.fromkeys(map(changed_guards.get_test_name, guards)))
+    suites = list(dict.fromkeys(map(get_test_name, guards)))
     request = make_mutate_request(review.request, review.base, suites)
     plan = mutate_execution.make_plan(request, review.base)
     key = changed_kernels.compute_capture_key(plan, earlier, guards)
@@ -209,7 +216,11 @@ def make_faults(review: Review) -> None:
     """Make faults in changed lines, and run the guards that run these on the head."""
     request = make_mutate_request(review.request, review.head, review.guards)
     head, run = review.head, review.run
-    diff = MutationDiff(review.change.new_lines, f"{run.base}..{run.head}", None, [])
+    if not review.seconds_left:
+        review.note("no fault was tried: nothing is left of --budget")
+        return
+    lines = {name: new for name, new in review.change.new_lines.items() if not is_cpp_path(name)}
+    diff = MutationDiff(lines, f"{run.base}..{run.head}", None, [])
     generated = fault_selection.make_faults(request, head.sources, review.catalogue, diff)
     chosen = fault_selection.choose_faults(request, generated)
     run.faults_made = len(generated.faults)
@@ -242,9 +253,9 @@ def make_faults(review: Review) -> None:
 PARTS: dict[PrPart, Callable[[Review], None]] = {
     PrPart.TOGGLES: lambda review: None,  # read before all parts
     PrPart.SUITES: prove_guards,
-    PrPart.AUDIT: audit_kernels,
     PrPart.KERNELS: compare_kernels,
-    PrPart.FAULTS: make_faults,
     PrPart.ZOO: item_parts.run_zoo,
     PrPart.REHEARSE: item_parts.rehearse_deployments,
+    PrPart.AUDIT: audit_kernels,
+    PrPart.FAULTS: make_faults,
 }

@@ -13,11 +13,19 @@ from harness.cli.mutate import execution as mutate_execution
 from harness.cli.mutate.progress import MutateProgress
 from harness.cli.process_cleanup import end_processes_on_exit
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.releases import cuda_toolkit
 from harness.runs.mutate import coverage_recorder
 from harness.runs.mutate.line_coverage import GuardCoverage
 from harness.runs.mutate.request import MutateRequest
-from harness.runs.pr import changed_guards, changed_kernels, source_change
+from harness.runs.pr import (
+    changed_functions,
+    changed_guards,
+    changed_kernels,
+    line_runs,
+    source_change,
+)
 from harness.runs.pr.changed_kernels import ChangedKernel
+from harness.runs.pr.line_runs import LineRuns
 from harness.runs.pr.request import PrRequest
 from harness.runs.pr.source_change import LinesByModule, SourceChange
 from harness.store.database import Store
@@ -46,6 +54,22 @@ class Review:
             return record_coverage(self.request, self.base)
 
     @cached_property
+    def line_runs(self) -> LineRuns:
+        """What ran the lines of the changed modules, as far as the parts have run."""
+        return LineRuns()
+
+    def judge_lines(self) -> None:
+        """List the changed functions, each with what ran it and what is worse of it."""
+        run = self.run
+        ran = {module for runs in self.line_runs.everything for module in runs}
+        functions = changed_functions.list_changed_functions(self.change, ran)
+        line_runs.note_runs(functions, self.line_runs, cuda_toolkit.find_toolkit() is not None)
+        run.functions = [function.shown for function in functions]
+        run.functions += changed_functions.list_unread_files(self.change)
+        line_runs.note_left_out(run.functions, [*run.architectures, *run.deployments])
+        line_runs.note_evidence(run)
+
+    @cached_property
     def traced_old_lines(self) -> LinesByModule:
         ran = {module for coverage in self.coverages for module in coverage.lines}
         return source_change.find_traced_lines(self.change.base, self.change.old_lines, ran)
@@ -60,7 +84,8 @@ class Review:
 
     @cached_property
     def listed_kernels(self) -> list[ChangedKernel]:
-        return changed_kernels.list_changed_kernels(self.change)
+        with self.count_as_base():  # the kernels of the head are read once, too
+            return changed_kernels.list_changed_kernels(self.change)
 
     @property
     def seconds_left(self) -> float:

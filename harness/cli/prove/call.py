@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.store.prove.values import ProveKind
 
 # The options that `--resume` and `--failed` take from an earlier run, unless the call sets them.
 RESUMED_SETTINGS = "names release device profile k shard words limit memory seed".split()
@@ -13,7 +17,7 @@ RESUMED_SETTINGS = "names release device profile k shard words limit memory seed
 class ProveCall:
     """The words and options of a call."""
 
-    command: str  # prove or lifecycle
+    command: ProveKind
     usage: str
     names: list[str] = field(default_factory=list)
     words: list[str] = field(default_factory=list)  # the words behind `--`, for pytest

@@ -68,11 +68,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     call = options.make_request(ProveCall, arguments)
     if call.command == "lifecycle" and call.resume is None and call.failed is None:
         call = dataclasses.replace(call, release=call.release or ["all"])
-    run, is_stopped = execution.run_proof(call)
-    code = run_output.write_and_print_run(KINDS["prove"], [run], arguments)
-    if is_stopped:
-        options.report_status(
-            f"stopped; finished cells are stored: `unfix {call.command} --resume` continues the run"
-        )
-        return 130
-    return execution.find_start_error(run) or code
+    run = execution.run_proof(call)
+    hint = f"finished cells are stored: `unfix {call.command} --resume` continues the run"
+    code = run_output.finish_run(KINDS["prove"], run, arguments, hint)
+    return code if code == 130 else execution.find_start_error(run) or code

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from harness.cli import guard_runs, options, run_output
 from harness.cli.process_cleanup import end_processes_on_exit
 from harness.cli.prove import request as requests
@@ -20,8 +22,8 @@ from harness.store.prove.values import ProveRun
 from harness.workers.release_target import ReleaseTarget
 
 
-def run_proof(call: ProveCall, targets: list[ReleaseTarget] | None = None) -> tuple[ProveRun, bool]:
-    """Run a proof; return the stored run, and whether the user stopped it."""
+def run_proof(call: ProveCall, targets: list[ReleaseTarget] | None = None) -> ProveRun:
+    """Run a proof to its end, or until Ctrl-C; return the stored run."""
     store = Store()
     call, earlier = requests.resolve_call(call, store)
     request = requests.make_request(call, earlier, store, targets)
@@ -31,13 +33,13 @@ def run_proof(call: ProveCall, targets: list[ReleaseTarget] | None = None) -> tu
     else:
         run = _make_run(call, request)
     _report_expected_time(request, run, store)
-    is_stopped = False
-    try:
-        with end_processes_on_exit(), ProveProgress(request) as progress:
-            execute_proof(request, run, ProveTable(store), progress)
-    except KeyboardInterrupt:
-        is_stopped = True
-    return ProveTable(store).get(run.id), is_stopped
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        end_processes_on_exit(),
+        ProveProgress(request) as progress,
+    ):
+        execute_proof(request, run, ProveTable(store), progress)
+    return ProveTable(store).get(run.id)
 
 
 def find_start_error(run: ProveRun) -> int:
@@ -56,7 +58,6 @@ def _make_run(call: ProveCall, request: ProveRequest) -> ProveRun:
     settings["seed"] = request.seed
     settings["code"] = requests.digest_inputs(call)
     settings["sources"] = requests.digest_sources(request.targets)
-    settings["packages"] = requests.digest_packages(request.targets)
     settings["commit"] = machine.describe_commit()
     settings["jobs"] = request.jobs
     settings["toggles"] = list(map(str, call.toggles))
@@ -82,7 +83,5 @@ def _report_expected_time(request: ProveRequest, new_run: ProveRun, store: Store
     seconds = time_estimate.estimate_run_seconds(
         request, new_run, map(ProveTable(store).load_whole, newest_first)
     )
-    if seconds is None:
-        options.report_status("no earlier run is like this one: its duration is unknown")
-    else:
+    if seconds is not None:
         options.report_status(f"about {format_duration(seconds)}, by earlier runs on this machine")

@@ -14,24 +14,31 @@ class ProveProgress(ProgressBars, ProveListener):
     def __init__(self, request: ProveRequest) -> None:
         self.request = request
         super().__init__()
-        self.task_ids: dict[str, TaskID] = {}
+        self.task_ids: dict[tuple[str, str], TaskID] = {}
         for target in request.targets:
-            words = f"SGLang {target.name}: importing"
-            self.task_ids[target.name] = self.bar.add_task(words, total=None)
+            for part in request.split_by_device():
+                words = f"SGLang {target.name} on {part.device}: importing"
+                task = self.bar.add_task(words, total=None)
+                self.task_ids[target.name, part.device] = task
 
-    def report_release_start(self, release: str) -> None:
+    def report_release_start(self, release: str, device: str) -> None:
         if self.bar.disable:
-            self.print_line(f"SGLang {release}: importing")
+            self.print_line(f"SGLang {release} on {device}: importing")
 
     def report_release_collected(self, facts: ReleaseFacts, cells: int, sides: int) -> None:
         words = f"SGLang {facts.release} on {facts.device}"
         if self.bar.disable:
             ready = f"ready in {facts.seconds_to_start:.0f} s"
             self.print_line(f"{words}: {ready}; {cells} cells, {sides} tests to run")
-        self.bar.update(self.task_ids[facts.release], description=words, total=sides, completed=0)
+        task = self._find_task(facts.release, facts.device)
+        self.bar.update(task, description=words, total=sides, completed=0)
+
+    def _find_task(self, release: str, device: str) -> TaskID:
+        """Find the bar of a part; a worker may find another device than it was asked for."""
+        return self.task_ids.get((release, device), self.task_ids[release, self.request.device])
 
     def report_side(self, cell: CellResult, result: SideResult) -> None:
-        self.bar.advance(self.task_ids[cell.release])
+        self.bar.advance(self._find_task(cell.release, cell.device))
 
     def report_verdict(self, cell: CellResult) -> None:
         if cell.verdict is not None and not cell.verdict.is_good:

@@ -12,10 +12,10 @@ import shutil
 from pathlib import Path
 
 from harness.cli import guard_runs, options, resumption
+from harness.cli.prove import guard_needs
 from harness.cli.prove.call import RESUMED_SETTINGS, ProveCall
-from harness.core import machine
-from harness.core.code_digest import compute_digest
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus
 from harness.fixes.registry import toggle_catalogue
 from harness.guards import proof_exceptions
 from harness.releases import source_trees
@@ -65,7 +65,7 @@ def _find_earlier_run(call: ProveCall, store: Store) -> ProveRun | None:
         earlier = ProveTable(store).get(
             call.failed or ProveTable(store).find_latest(call.command).id
         )
-        if earlier.status == "running":
+        if earlier.status is RunStatus.RUNNING:
             raise UnfixError(f"run {earlier.id} is still running")
     else:
         return None
@@ -95,14 +95,6 @@ def _restore_settings(call: ProveCall, earlier: ProveRun) -> ProveCall:
 def digest_sources(targets: list[ReleaseTarget]) -> dict[str, str]:
     """Digest the sources of each release: an installed SGLang can be edited under its version."""
     return {target.name: source_trees.digest_sources(target.sources) for target in targets}
-
-
-def digest_packages(targets: list[ReleaseTarget]) -> dict[str, str]:
-    """Digest the names and versions of all packages beside each release, Hypothesis included."""
-    return {
-        target.name: compute_digest(machine.list_installed_packages(target.python))
-        for target in targets
-    }
 
 
 def digest_inputs(call: ProveCall) -> str:
@@ -145,6 +137,10 @@ def make_request(
     if earlier is not None and call.failed is not None and earlier.green:
         raise UnfixError(f"run {earlier.id} left nothing to prove")
     cells = earlier.cells if earlier is not None else []
+    files = guard_needs.find_guard_files(call.words, toggles)
+    if call.command == "prove" and call.device != "cuda":
+        guard_needs.bring_toolkit(files, toggles, targets, jobs)
+    is_whole = call.command == "prove" and call.device == "cpu" and not (call.words or call.k)
     return ProveRequest(
         kind=call.command,
         targets=targets,
@@ -162,5 +158,6 @@ def make_request(
         skipped_cells=plan.proven_cell_keys(cells if call.failed is not None else ()),
         finished_cells={cell.key: cell for cell in cells if call.resume is not None},
         known_seconds=ProveTable(store).load_average_seconds(),
+        files_by_device=guard_needs.group_by_device(files) if is_whole else {},
         exceptions=proof_exceptions.load_project_exceptions(catalogue),
     )

@@ -15,7 +15,9 @@ from harness.cli.command_parser import CommandParser
 from harness.cli.commands import KINDS
 from harness.cli.lane_execution import execute_in_lanes
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus
 from harness.patching import bootstrap
+from harness.releases.server_arguments import refuse_unknown_arguments
 from harness.runs.rehearse import comparison
 from harness.runs.rehearse.deployment import (
     CARDS_OF_A_HOST,
@@ -90,15 +92,15 @@ def run_command(arguments: argparse.Namespace) -> int:
     targets = guard_runs.prepare_targets(
         request.releases, only_ready=True, toggle_folders=request.toggles
     )
+    for target in targets:
+        refuse_unknown_arguments(arguments.words, target.sources)
     if not request.diff:
-        run, is_stopped = rehearse_release(targets[0], request, deployments)
-        code = run_output.write_and_print_run(KINDS["rehearse"], run, arguments)
-        return 130 if is_stopped else code
+        run = rehearse_release(targets[0], request, deployments)
+        return run_output.finish_run(KINDS["rehearse"], run, arguments)
     runs = []
     for target in targets:
-        run, is_stopped = rehearse_release(target, request, deployments)
-        runs.append(run)
-        if is_stopped:
+        runs.append(rehearse_release(target, request, deployments))
+        if runs[-1].status is not RunStatus.FINISHED:
             return 130
     return show_changes(runs, arguments)
 
@@ -110,24 +112,26 @@ def show_changes(runs: list[RehearsalRun], arguments: argparse.Namespace) -> int
 
     changes = comparison.compare_runs(*runs)
     data = {"runs": [run.id for run in runs], "changes": msgspec.to_builtins(changes)}
+    is_worse = any(change.is_worse for change in changes)
     run_output.write_outputs(
         arguments,
         run_output.get_default_page(f"rehearse-{runs[0].id}..{runs[1].id}"),
         lambda: change_reports.render_page(runs, changes),
         lambda: change_reports.render_markdown(runs, changes),
         data,
+        is_red=is_worse,
     )
     if arguments.json:
         options.print_json(data)
     else:
         terminal.print_changes(runs, changes, options.make_console())
-    return 1 if any(change.is_worse for change in changes) else 0
+    return int(is_worse)
 
 
 def rehearse_release(
     target: ReleaseTarget, request: RehearseRequest, deployments: list[Deployment]
-) -> tuple[RehearsalRun, bool]:
-    """Rehearse on one release; return the run, and whether Ctrl-C stopped it."""
+) -> RehearsalRun:
+    """Rehearse on one release, to the end or until Ctrl-C."""
     run_id, started = guard_runs.make_id_and_start()
     options, variables = list_options(target, request), list_variables()
 
@@ -153,7 +157,8 @@ def rehearse_release(
     )
     worker = "harness.runs.rehearse.rehearse_worker", request, make_work
     table = RehearsalTable(Store())
-    return run, execute_in_lanes(run, target, *worker, table, "deployments", list_findings)
+    execute_in_lanes(run, target, *worker, table, "deployments", list_findings)
+    return run
 
 
 def list_options(target: ReleaseTarget, request: RehearseRequest) -> list[str]:

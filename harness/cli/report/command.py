@@ -10,6 +10,7 @@ from harness.cli import options, run_lookup, run_output
 from harness.cli.commands import KINDS
 from harness.cli.report import history
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus
 from harness.store.prove.table import ProveTable
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_command(arguments: argparse.Namespace) -> int:
-    from harness.cli.matrix import stored_runs
     from harness.store.database import Store
 
     history.check_arguments(arguments)
@@ -57,6 +57,13 @@ def run_command(arguments: argparse.Namespace) -> int:
     # On the first night there is no store to merge into.
     is_first = arguments.since is not None and bool(arguments.merge)
     store = Store(arguments.store, create=is_first or arguments.store is None)
+    with store.explain_content():
+        return _report_stored(store, arguments)
+
+
+def _report_stored(store: Store, arguments: argparse.Namespace) -> int:
+    from harness.cli.matrix import stored_runs
+
     if arguments.since is not None:
         return history.report_history(arguments, store)
     if not arguments.list and (joined := stored_runs.find_requested_run(store, arguments)):
@@ -115,7 +122,7 @@ def _print_runs(store: Store, as_json: bool) -> int:
     for kind, run in found:
         row = kind.to_list_row(run)
         cells = [row[name] for name in ("id", "kind", "started", "status")]
-        verdict = "" if run.status == "running" else kind.describe_verdict(run)
+        verdict = "" if run.status is RunStatus.RUNNING else kind.describe_verdict(run)
         table.add_row(*map(Text, (*cells, verdict, row["summary"])))
     options.make_console().print(table)
     return 0

@@ -9,6 +9,7 @@ import time
 
 from harness.cli import options
 from harness.core import child_process, paths, signals
+from harness.core.outcomes import RunStatus
 from harness.patching.child_environment import PYTHON_PATH_VARIABLE, ChildEnvironment
 from harness.runs.history.search_suggestion import SuggestedSearch
 from harness.store.bisect.table import BisectTable
@@ -49,7 +50,7 @@ class FailureSearches:
         found = [
             search for search in BisectTable(self.store).list_runs() if fit.is_answered_by(search)
         ]
-        done = [search for search in found if search.status == "finished"]
+        done = [search for search in found if search.status is RunStatus.FINISHED]
         ordered = [*(search for search in found if search not in done), *done]
         return ordered[-1] if ordered else None
 
@@ -91,7 +92,7 @@ def _format_command(fit: SuggestedSearch) -> str:
 def _format_search(search: BisectSearch, fit: SuggestedSearch) -> str:
     from reports.shared.markdown import escape_text, render_code
 
-    if search.status == "finished":
+    if search.status is RunStatus.FINISHED:
         summary = escape_text(search.summary or search.verdict)
         return f"{summary} (search {render_code(search.id)})\n\n{_format_command(fit)}"
     how = f"was {search.status}: {search.summary}" if search.summary else f"was {search.status}"

@@ -42,14 +42,14 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     if arguments.since is None:
         for name in ("price", "issues", "bisect"):
             if getattr(arguments, name):
-                raise UnfixError(f"--{name} is of a history: it goes with --since")
+                raise UnfixError(f"--{name} needs --since TIME, which says which nights to report")
         return
     if arguments.runs or arguments.list or arguments.proofs:
         raise UnfixError("--since is about all runs of that time: name none, leave out --list")
     if arguments.junit is not None:
         raise UnfixError("a history has no JUnit: there are --html, --markdown and --json")
     if arguments.bisect and arguments.issues is None:
-        raise UnfixError("--bisect searches for what --issues writes of: say where they go")
+        raise UnfixError("--bisect needs --issues DIR: it searches for the fix behind each of them")
 
 
 def report_history(arguments: argparse.Namespace, store: Store) -> int:
@@ -89,6 +89,7 @@ def _write_outputs(
         lambda: page.render_page(history, prices, machine.describe_commit()),
         lambda: markdown.render_markdown(history, prices),
         history_to_json(history, prices),
+        is_red=not history.green,
     )
 
 

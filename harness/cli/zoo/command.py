@@ -13,6 +13,7 @@ from harness.cli.lane_execution import execute_in_lanes
 from harness.core import machine
 from harness.core.code_digest import compute_digest
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus
 from harness.runs.zoo import release_changes
 from harness.runs.zoo.architecture import select_rows
 from harness.runs.zoo.release_changes import ZooChanges
@@ -61,9 +62,8 @@ def run_command(arguments: argparse.Namespace) -> int:
     request = options.make_request(ZooRequest, arguments)
     if request.since:
         return compare_releases(request, arguments)
-    run, is_stopped = execute_zoo(prepare_target(request, request.release), request)
-    code = run_output.write_and_print_run(KINDS["zoo"], run, arguments)
-    return 130 if is_stopped else code
+    run = execute_zoo(prepare_target(request, request.release), request)
+    return run_output.finish_run(KINDS["zoo"], run, arguments)
 
 
 def prepare_target(request: ZooRequest, release: str | None) -> ReleaseTarget:
@@ -84,17 +84,18 @@ def compare_releases(request: ZooRequest, arguments: argparse.Namespace) -> int:
     for target in targets:
         run = find_stored_run(target, request)
         if run is None:
-            run, is_stopped = execute_zoo(target, request)
-            if is_stopped:
+            run = execute_zoo(target, request)
+            if run.status is not RunStatus.FINISHED:
                 return 130
         runs.append(run)
     before, after = runs
     changes = release_changes.compare_runs(before, after, request.names)
-    show_changes(changes, arguments)
-    return 1 if changes.is_worse or changes.is_incomplete else 0
+    is_red = changes.is_worse or changes.is_incomplete
+    show_changes(changes, is_red, arguments)
+    return int(is_red)
 
 
-def show_changes(changes: ZooChanges, arguments: argparse.Namespace) -> None:
+def show_changes(changes: ZooChanges, is_red: bool, arguments: argparse.Namespace) -> None:
     from reports.zoo import changes as reports
 
     data = msgspec.to_builtins(changes)
@@ -104,6 +105,7 @@ def show_changes(changes: ZooChanges, arguments: argparse.Namespace) -> None:
         lambda: reports.render_page(changes, machine.describe_commit()),
         lambda: reports.render_markdown(changes),
         data,
+        is_red=is_red,
     )
     if arguments.json:
         options.print_json(data)
@@ -126,7 +128,12 @@ def find_stored_run(target: ReleaseTarget, request: ZooRequest) -> ZooRun | None
     table = ZooTable(Store())
     for run in reversed(table.list_runs()):
         is_alike = (run.release, run.card, run.code, run.versions) == alike
-        if is_alike and not run.toggles and run.status == "finished" and rows <= set(run.planned):
+        if (
+            is_alike
+            and not run.toggles
+            and run.status is RunStatus.FINISHED
+            and rows <= set(run.planned)
+        ):
             return table.load_whole(run)
     return None
 
@@ -137,8 +144,8 @@ def digest_work(target: ReleaseTarget, request: ZooRequest) -> str:
     return compute_digest(code, str(request.seconds), *request.check) if code else ""
 
 
-def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> tuple[ZooRun, bool]:
-    """Run a request on a release; return the stored run, and whether the user stopped it."""
+def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> ZooRun:
+    """Run a request on a release, to the end or until Ctrl-C; return the stored run."""
     architectures, families = select_rows(request.names)
     get_card(request.card)  # an unknown name ends the call
     run_id, started = guard_runs.make_id_and_start()
@@ -164,7 +171,8 @@ def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> tuple[ZooRun, boo
         planned=[*(architecture.name for architecture in architectures), *families],
     )
     worker = "harness.runs.zoo.zoo_worker", request, make_work
-    return run, execute_in_lanes(run, target, *worker, ZooTable(Store()), "rows", list_failures)
+    execute_in_lanes(run, target, *worker, ZooTable(Store()), "rows", list_failures)
+    return run
 
 
 def list_failures(result: ArchitectureResult) -> list[str]:

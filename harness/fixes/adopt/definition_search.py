@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from ast_grep_py import SgNode
 
-from harness.core.cpp_scopes import CppSource
+from harness.core.cpp_scopes import CppScope, CppSource
 from harness.core.cpp_tokens import is_cpp_path
 from harness.core.source_scopes import (
     ModuleSource,
@@ -39,7 +40,16 @@ def was_defined(target: CodeTarget, words: list[str], tree: SourceTree) -> bool:
     scopes = source.find_scopes(target.qualname) if source is not None else []
     if len(words) < MIN_WORDS:
         return bool(scopes)
-    return any(_has_enough_words(words, scope.text()) for scope in scopes)
+    return any(_has_enough_words(words, _read_scope(source, scope)) for scope in scopes)
+
+
+def _read_scope(source: ModuleSource | None, scope: Any) -> str:
+    """Read the text of a definition, which of C++ is a run of the source's tokens."""
+    if not isinstance(source, CppSource):
+        return str(scope.text())
+    if scope.first == scope.end:
+        return ""
+    return source.text[scope.tokens[scope.first].start : scope.tokens[scope.end - 1].end]
 
 
 def find_in_place(target: CodeTarget, tree: SourceTree) -> list[CodeTarget]:
@@ -98,16 +108,13 @@ def find_by_words(
 def _find_innermost(source: ModuleSource, words: list[str]) -> list[CodeTarget]:
     """Find the innermost functions that contain these words."""
     if isinstance(source, CppSource):
-        spans = {
-            definition.name: source.text[source.code.tokens[definition.first].start :][
-                : source.code.tokens[definition.end - 1].end
-                - source.code.tokens[definition.first].start
-            ]
+        return [
+            CodeTarget(source.module, definition.name)
             for definition in source.code.definitions
             if definition.parameters is not None
-        }
-        return [
-            CodeTarget(source.module, n) for n, t in spans.items() if _has_enough_words(words, t)
+            and _has_enough_words(
+                words, _read_scope(source, CppScope(source.code, definition.first, definition.end))
+            )
         ]
     found: list[str] = []
 

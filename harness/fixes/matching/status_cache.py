@@ -13,6 +13,43 @@ from harness.core.source_scopes import ReleaseSources
 from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus
 from harness.fixes.registry.schema import Toggle
 from harness.fixes.registry.toggle_catalogue import FIXES_CODE_DIGEST
+from harness.releases import upstream_reverts
+from harness.releases.source_trees import SourceTree
+from harness.releases.upstream_reverts import UpstreamRevert
+
+
+class CachedReverts(msgspec.Struct, frozen=True):
+    """SGLang's own reverts on a release, and digests of the modules that they were read from."""
+
+    modules: dict[str, str]
+    reverts: list[UpstreamRevert]
+
+
+def find_upstream_reverts(sources: SourceTree) -> list[UpstreamRevert]:
+    """Find SGLang's own reverts and whether each applies; cached by the modules that they read."""
+    registry = sources.read(upstream_reverts.REGISTRY_MODULE)
+    if registry is None:
+        return []
+    cache = _open_reverts_cache()
+    key = compute_digest(str(sources.version), registry.text)
+    cached = cache.get(key)
+    if cached is not None and cached.modules == _digest_modules(sources, cached.modules):
+        return cached.reverts
+    reverts = upstream_reverts.read_upstream_reverts(sources)
+    modules = upstream_reverts.list_target_modules(sources)
+    cache.put(key, CachedReverts(_digest_modules(sources, modules), reverts))
+    cache.save()
+    return reverts
+
+
+def _open_reverts_cache() -> DiskCache[CachedReverts]:
+    return DiskCache("reverts", CachedReverts, FIXES_CODE_DIGEST)
+
+
+def _digest_modules(sources: SourceTree, modules: Iterable[str]) -> dict[str, str]:
+    found = ((module, sources.read(module)) for module in modules)
+    return {module: compute_digest(source.text) if source else "" for module, source in found}
+
 
 SourcesType = TypeVar("SourcesType", bound=ReleaseSources)
 

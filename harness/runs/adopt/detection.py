@@ -7,18 +7,21 @@ with 5 guards each need at most 200 + 10 + 10 runs.
 
 from __future__ import annotations
 
+import functools
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.core import paths
 from harness.core.errors import NotReadyError
+from harness.core.outcomes import Outcome
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.patch_plan import FLIP_DIRECTIONS
 from harness.fixes.registry.schema import Toggle
-from harness.store.prove.values import BUG_OUTCOMES, SideOutcome, SideResult
+from harness.store.prove.values import BUG_OUTCOMES, SideResult
 from harness.workers.engine import Assignment, Engine
 from harness.workers.guard_pool import GuardPool
 from harness.workers.messages import GuardsCollected, GuardWorkerSettings, TaskKey, TestRequest
@@ -28,6 +31,7 @@ from harness.workers.worker_process import ENGINE_TEST_FILE
 GUARD_SECONDS = 60.0  # time limit of a guard on one side
 GUARD_MEMORY = 4 << 30
 ToggleDirections = tuple[tuple[str, str], ...]
+ProgressListener = Callable[[str, int, int], None]  # what runs, how many have ended, of how many
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class DetectionReport:
     runs: tuple[str, ...]  # guards that run its code
     notices: tuple[str, ...]  # guards that fail without the fix, and pass with it
     asked: int
+    left_out: int = 0  # guards that were not asked, for want of time
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,12 @@ class _DetectionPool(GuardPool[_GuardRun]):
     """The guards of a release, each under some toggles."""
 
     def __init__(
-        self, target: ReleaseTarget, suites: Path, toggle_folders: Sequence[Path], jobs: int
+        self,
+        target: ReleaseTarget,
+        suites: Path,
+        toggle_folders: Sequence[Path],
+        jobs: int,
+        report: ProgressListener,
     ) -> None:
         paths.state_folder().mkdir(parents=True, exist_ok=True)
         super().__init__(
@@ -67,6 +77,9 @@ class _DetectionPool(GuardPool[_GuardRun]):
         self._suites, self._release = suites, target.requested_as or target.name
         self._engine = Engine([self], jobs)
         self._sides: dict[_GuardRun, SideResult] = {}
+        self._next_runs: Iterator[_GuardRun] = iter(())
+        self._report, self._deadline = report, float("inf")
+        self._what, self._count = "", 0
 
     def make_settings(self, folder: str) -> GuardWorkerSettings:
         return GuardWorkerSettings(
@@ -88,13 +101,22 @@ class _DetectionPool(GuardPool[_GuardRun]):
 
     def record_side(self, assignment: Assignment[_GuardRun], side: SideResult) -> None:
         self._sides[assignment.item] = side
+        self._report(self._what, len(self._sides), self._count)
+
+    def refill(self) -> None:
+        """Begin another run, unless the time of the call is over."""
+        if time.monotonic() < self._deadline and (run := next(self._next_runs, None)):
+            self.waiting.append(run)
 
     def give_up(self, problem: str, log: str = "", is_usage_error: bool = False) -> None:
         raise NotReadyError(f"no suite can run on SGLang {self.name}: {problem}\n{log}".strip())
 
-    def run_guards(self, runs: Iterable[_GuardRun]) -> dict[_GuardRun, SideResult]:
-        """Run guards under toggles, after the guards are collected."""
-        self.waiting.extend(runs)
+    def run_guards(
+        self, runs: Iterable[_GuardRun], what: str, deadline: float = float("inf")
+    ) -> dict[_GuardRun, SideResult]:
+        """Run guards under toggles, once all are collected; none begins after the deadline."""
+        wanted, self._deadline = list(runs), deadline
+        self._next_runs, self._what, self._count = iter(wanted), what, len(wanted)
         self._sides, self.has_ended = {}, False
         self._engine.run()
         return self._sides
@@ -106,9 +128,14 @@ def find_detecting_guards(
     suites: Path,
     folders: Sequence[Path],
     jobs: int,
-    report: Callable[[str], None],
+    report: ProgressListener,
+    seconds: float = float("inf"),
 ) -> dict[str, DetectionReport]:
-    """Run all guards except those with servers, for every toggle whose code the release has."""
+    """Run all guards except those with servers, for every toggle whose code the release has.
+
+    Guards of a toggle's family and of its modules run first; after `seconds` no other one begins.
+    """
+    deadline = time.monotonic() + seconds
     states = {one.id: find_toggle_status(one, target.sources).state for one in toggles}
     flips = {
         name: FLIP_DIRECTIONS[state].value
@@ -117,23 +144,45 @@ def find_detecting_guards(
     }
     if not flips:
         return {}
-    pool = _DetectionPool(target, suites, folders, jobs)
+    pool = _DetectionPool(target, suites, folders, jobs, report)
     try:
-        pool.run_guards(())
-        report(f"running {len(pool.tasks)} guards on SGLang {target.name}")
-        return _build_reports(pool, flips, states)
+        report(f"SGLang {target.name}: importing", 0, 0)
+        pool.run_guards((), "")
+        pool.tasks.sort(key=lambda task: _rank_guard(task[1], suites.parent, toggles))
+        return _build_reports(pool, flips, states, deadline)
     finally:
         pool.end_workers()
         shutil.rmtree(pool.folder.parent, ignore_errors=True)
 
 
+def _rank_guard(guard: str, root: Path, toggles: Sequence[Toggle]) -> tuple[int, str]:
+    """Rank a guard by how near its suite is to toggles: of a family, of a module, or neither."""
+    file = root / guard.partition("::")[0]
+    if file.parent.name in {toggle.family for toggle in toggles}:
+        return 0, guard
+    targets = (target for toggle in toggles for one in toggle.variants for target in one.targets)
+    modules = {target.module.rpartition(".")[2] for target in targets}
+    text = _read_suite(file, root / "fixtures" / f"{file.parent.name}.py")
+    return 2 - any(module in text for module in modules), guard
+
+
+@functools.cache
+def _read_suite(*files: Path) -> str:
+    return "".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
+
+
 def _build_reports(
-    pool: _DetectionPool, flips: Mapping[str, str], states: Mapping[str, ToggleState]
+    pool: _DetectionPool,
+    flips: Mapping[str, str],
+    states: Mapping[str, ToggleState],
+    deadline: float,
 ) -> dict[str, DetectionReport]:
     every: ToggleDirections = tuple(flips.items())
     ran: dict[str, list[TaskKey]] = {name: [] for name in flips}
     flipped: dict[tuple[str, TaskKey], SideResult] = {}
-    for run, side in pool.run_guards(_GuardRun(task, every) for task in pool.tasks).items():
+    runs = [_GuardRun(task, every) for task in pool.tasks]
+    asked = pool.run_guards(runs, f"guards on SGLang {pool.name}, toggled", deadline)
+    for run, side in asked.items():
         for name in flips:
             if side.ran.get(name):
                 ran[name].append(run.task)
@@ -142,11 +191,11 @@ def _build_reports(
         alone = (
             _GuardRun(task, ((name, flips[name]),)) for name, tasks in ran.items() for task in tasks
         )
-        for run, side in pool.run_guards(alone).items():
+        for run, side in pool.run_guards(alone, "guards, one toggle at a time").items():
             ((name, _),) = run.toggles
             flipped[name, run.task] = side
     runners = sorted({task for tasks in ran.values() for task in tasks})
-    sides = pool.run_guards(_GuardRun(task, ()) for task in runners)
+    sides = pool.run_guards((_GuardRun(task, ()) for task in runners), "guards, as they are")
     as_is = {run.task: side for run, side in sides.items()}
     return {
         name: DetectionReport(
@@ -159,7 +208,8 @@ def _build_reports(
                     if _is_detected(flipped[name, task], as_is[task], states[name])
                 )
             ),
-            len(pool.tasks),
+            len(asked),
+            len(pool.tasks) - len(asked),
         )
         for name, tasks in ran.items()
     }
@@ -167,4 +217,4 @@ def _build_reports(
 
 def _is_detected(flipped: SideResult, as_is: SideResult, state: ToggleState) -> bool:
     fixed, buggy = (as_is, flipped) if state is ToggleState.FIXED else (flipped, as_is)
-    return fixed.outcome is SideOutcome.PASSED and buggy.outcome in BUG_OUTCOMES
+    return fixed.outcome is Outcome.PASSED and buggy.outcome in BUG_OUTCOMES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from harness.fixes.adopt.edit_porting import ResolvedEdits
 from harness.fixes.adopt.release_timeline import EditTimeline
@@ -29,7 +30,9 @@ for asked in sys.argv[1:]:
 
 
 def check_toggles_live(
-    timelines: Mapping[str, EditTimeline], releases: Sequence[Release]
+    timelines: Mapping[str, EditTimeline],
+    releases: Sequence[Release],
+    toggle_folders: Sequence[Path] = (),
 ) -> dict[str, str]:
     """Check each toggle on the newest installed release that has its code."""
     results = dict.fromkeys(timelines, "not tried: no release that has its code is installed")
@@ -42,7 +45,7 @@ def check_toggles_live(
             if str(cell.tree.version) == release.name
         }
         if release_cells:
-            outcomes = _run_check(release, release_cells)
+            outcomes = _run_check(release, release_cells, toggle_folders)
             results |= {
                 name: f"on SGLang {release.name}: {outcomes[name]}" for name in release_cells
             }
@@ -50,13 +53,16 @@ def check_toggles_live(
     return results
 
 
-def _run_check(release: Release, cells: Mapping[str, ResolvedEdits]) -> dict[str, str]:
+def _run_check(
+    release: Release, cells: Mapping[str, ResolvedEdits], toggle_folders: Sequence[Path]
+) -> dict[str, str]:
     words = [
         f"{'reverted' if cell.state is ToggleState.FIXED else 'enabled'}:{name}"
         for name, cell in cells.items()
     ]
     environment = ChildEnvironment()
     environment.use_checkout()
+    environment.set_toggle_folders(toggle_folders)
     command = [str(release.python), "-c", CHECK_SCRIPT, *words]
     try:
         completed = subprocess.run(

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from harness.core.outcomes import Verdict
+
 CONFIRMED = "confirmed"
 CONFIRMED_IN_PART = f"{CONFIRMED}: some programs of the grid alone"  # a result on a GPU
 NO_TIME = "there was no time left for it"
@@ -18,16 +20,12 @@ BEYOND_MEMORY = "not run: the launches that were tried go more than 512 GiB past
 NEEDS_INT64 = "not run: a number of its launch takes 64 bits, and it is read with 32"
 
 
+KERNEL_VERDICTS = (Verdict.SAFE, Verdict.OVERFLOWS, Verdict.OVERRUNS, Verdict.CANNOT_TELL)
+
+
 class FindingKind(StrEnum):
     OVERFLOWS = "overflow"
     OVERRUNS = "overruns"
-
-
-class KernelVerdict(StrEnum):
-    SAFE = "safe"
-    OVERFLOWS = "overflow"
-    OVERRUNS = "overruns"
-    UNKNOWN = "cannot tell"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +138,7 @@ class KernelAudit:
     module: str
     file: str
     line: int
-    verdict: KernelVerdict
+    verdict: Verdict
     accesses: int
     findings: tuple[AuditFinding, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -188,10 +186,10 @@ def split_findings(
     return observed, tuple(sorted(unobserved.union(reasons)))
 
 
-def judge_kernel(findings: Sequence[AuditFinding], reasons: Collection[str]) -> KernelVerdict:
+def judge_kernel(findings: Sequence[AuditFinding], reasons: Collection[str]) -> Verdict:
     kinds = {finding.kind for finding in findings}
     if FindingKind.OVERFLOWS in kinds:
-        return KernelVerdict.OVERFLOWS
+        return Verdict.OVERFLOWS
     if kinds:
-        return KernelVerdict.OVERRUNS
-    return KernelVerdict.UNKNOWN if reasons else KernelVerdict.SAFE
+        return Verdict.OVERRUNS
+    return Verdict.CANNOT_TELL if reasons else Verdict.SAFE

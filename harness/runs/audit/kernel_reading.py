@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.core.outcomes import Verdict
 from harness.runs.audit import overflow_runs, overrun_runs, parameter_inference
 from harness.runs.audit.findings import (
     CONFIRMED,
     AuditFinding,
     KernelAudit,
-    KernelVerdict,
     judge_kernel,
     split_findings,
 )
@@ -171,7 +171,7 @@ def make_unknown_audit(release: LazyRelease, kernel: SourceKernel, reason: str) 
     module = release.find_module(kernel.module)
     path = module.path if module is not None else ""
     return KernelAudit(
-        kernel.name, kernel.module, path, kernel.node.lineno, KernelVerdict.UNKNOWN, 0,
+        kernel.name, kernel.module, path, kernel.node.lineno, Verdict.CANNOT_TELL, 0,
         reasons=(reason,),
     )  # fmt: skip
 
@@ -180,7 +180,7 @@ def make_helper_audit(release: LazyRelease, kernel: SourceKernel) -> KernelAudit
     """Make the record of a function that kernels call; its callers decide its verdict."""
     return KernelAudit(
         kernel.name, kernel.module, get_module(release, kernel).path, kernel.node.lineno,
-        KernelVerdict.SAFE, 0, helper_of=",".join(sorted(kernel.callers)),
+        Verdict.SAFE, 0, helper_of=",".join(sorted(kernel.callers)),
         last=kernel.node.end_lineno or 0,
     )  # fmt: skip
 

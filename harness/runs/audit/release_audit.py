@@ -16,15 +16,16 @@ from pathlib import Path
 from harness.core.cache import get_or_compute, is_cached
 from harness.core.code_digest import compute_digest, describe_versions, digest_code
 from harness.core.errors import NotReadyError
+from harness.core.outcomes import Verdict
 from harness.patching.child_environment import SINGLE_THREAD, ChildEnvironment
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit.deployment_ranks import DeploymentFinding, DeploymentRanks
 from harness.runs.audit.exemptions import FindingExemption
 from harness.runs.audit.findings import (
+    KERNEL_VERDICTS,
     AuditFinding,
     FindingKey,
     KernelAudit,
-    KernelVerdict,
     judge_kernel,
 )
 from harness.runs.audit.release_files import ANALYSIS_PACKAGES, iterate_sources
@@ -131,7 +132,7 @@ class ReleaseAudit:
     def count_verdicts(self) -> dict[str, int]:
         return {
             str(verdict): sum(kernel.verdict is verdict for kernel in self.kernels)
-            for verdict in KernelVerdict
+            for verdict in KERNEL_VERDICTS
         }
 
     def apply_exemptions(self, exemptions: Sequence[FindingExemption]) -> ReleaseAudit:
@@ -161,7 +162,7 @@ def compute_key(request: AuditRequest, source_digests: Sequence[str]) -> str:
     """Hash all that an audit depends on."""
     return compute_digest(
         CODE_DIGEST,
-        _describe_worker(),
+        describe_worker(),
         request.limits.read_bytes(),
         request.launches.read_bytes(),
         *source_digests,
@@ -171,7 +172,7 @@ def compute_key(request: AuditRequest, source_digests: Sequence[str]) -> str:
     )
 
 
-def _describe_worker() -> str:
+def describe_worker() -> str:
     """Return the Python of the analysis, and the versions of what it stands on there."""
     folders = [CPU_BASE.site_packages] if CPU_BASE.site_packages else []
     return f"{CPU_BASE.python.resolve()} {describe_versions(ANALYSIS_PACKAGES, folders)}"
@@ -250,7 +251,7 @@ def _judge_helper(
         for caller in kernels_by_name.get(name, ()):
             if caller.helper_of:
                 pending += caller.helper_of.split(",")
-            elif caller.verdict is not KernelVerdict.UNKNOWN:
-                return replace(helper, verdict=KernelVerdict.SAFE)
+            elif caller.verdict is not Verdict.CANNOT_TELL:
+                return replace(helper, verdict=Verdict.SAFE)
     reasons = ("the audit cannot tell for any of its callers",)
-    return replace(helper, verdict=KernelVerdict.UNKNOWN, reasons=reasons)
+    return replace(helper, verdict=Verdict.CANNOT_TELL, reasons=reasons)

@@ -66,7 +66,7 @@ def _mentions_triton(folder: FileTree) -> bool:
 
 def find_location(path: Path) -> Path:
     """Find the location of the packages at a path: a wheel, a checkout, a package's own folder."""
-    if path.suffix == ".whl":
+    if path.suffix == ".whl" and path.is_file():
         if not zipfile.is_zipfile(path):
             raise NotReadyError(f"{path} is not a whole wheel: download it again")
         return path

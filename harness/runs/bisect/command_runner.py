@@ -14,13 +14,14 @@ from pathlib import Path
 from harness.core import paths, processes
 from harness.core.child_process import ProcessHandle
 from harness.core.errors import UnfixError
+from harness.core.outcomes import Verdict
 from harness.fixes.patch_plan import Direction
 from harness.patching import attestation, planner
 from harness.patching.child_environment import ChildEnvironment
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.bisect.outcome_rules import OutcomeRules
 from harness.runs.bisect.trial_runner import ToggleChoices, TrialJob, VersionUnderTest
-from harness.store.bisect.values import BisectAnswer, BisectTrial
+from harness.store.bisect.values import BisectTrial
 from harness.workers import command_supervisor
 from harness.workers.command_supervisor import CommandRequest
 from harness.workers.engine import Assignment, Engine, Worker, WorkPool
@@ -138,7 +139,7 @@ class CommandRunner:
         seconds = ended.seconds if ended is not None else 0.0
         output = processes.read_log_tail(job_folder / "output", MAX_OUTPUT_JUDGED).strip()
         answer, how, value = self.rules.judge(ended, self._compute_time_limit(), output)
-        if answer is not BisectAnswer.FAILS or not how.startswith("hang"):
+        if answer is not Verdict.FAILS or not how.startswith("hang"):
             self.longest_seconds = max(self.longest_seconds, seconds)
         reach_by_toggle = None
         folder = job_folder / "attestations"
@@ -152,11 +153,11 @@ class CommandRunner:
             missing = [name for name, _ in job.choices if name not in applied]
             wanted = str(job.version.tree.version)
             other_releases = {one.release for one in attestations if one.toggles} - {wanted}
-            if other_releases and not missing and answer is not BisectAnswer.CANNOT_TELL:
-                answer = BisectAnswer.CANNOT_TELL
+            if other_releases and not missing and answer is not Verdict.CANNOT_TELL:
+                answer = Verdict.CANNOT_TELL
                 how = f"{how}, but it ran SGLang {', '.join(sorted(other_releases))}, not {wanted}"
-            if missing and answer is not BisectAnswer.CANNOT_TELL:
-                answer = BisectAnswer.CANNOT_TELL
+            if missing and answer is not Verdict.CANNOT_TELL:
+                answer = Verdict.CANNOT_TELL
                 how = f"{how}, but {_explain_missing_toggles(output, missing, bool(attestations))}"
         shutil.rmtree(folder, ignore_errors=True)
         return job.make_trial(

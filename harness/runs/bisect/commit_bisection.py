@@ -24,6 +24,7 @@ from harness.core import child_process
 from harness.core.errors import UnfixError
 from harness.core.files import write_atomically
 from harness.core.git_repository import SHORT_HASH_LENGTH, GitRepository, strip_git_variables
+from harness.core.outcomes import Verdict
 from harness.fixes.matching.toggle_status import find_toggle_status
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
@@ -35,7 +36,7 @@ from harness.runs.bisect.request import BisectRequest
 from harness.runs.bisect.search_driver import SearchDriver
 from harness.runs.bisect.toggle_candidates import resolve_pinned_choices
 from harness.runs.bisect.trial_runner import TrialJob, VersionUnderTest
-from harness.store.bisect.values import BisectAnswer, BisectStep, BisectTrial
+from harness.store.bisect.values import BisectStep, BisectTrial
 
 EXIT_ONLY_SKIPPED_LEFT = 2  # the exit code of `git bisect run` in that case
 EXIT_ABORT = 128  # the exit code at which `git bisect run` gives up
@@ -324,9 +325,9 @@ def summarize_step(step: BisectStep) -> tuple[str, str]:
 
 def to_exit_code(trial: BisectTrial, failure_is_new: bool) -> int:
     """Return an exit code for `git bisect run`: 0 for the old outcome, 1 for the new one."""
-    if trial.answer is BisectAnswer.CANNOT_TELL:
+    if trial.answer is Verdict.CANNOT_TELL:
         return EXIT_CANNOT_TELL
-    return int((trial.answer is BisectAnswer.FAILS) == failure_is_new)
+    return int((trial.answer is Verdict.FAILS) == failure_is_new)
 
 
 def main(request_file: str) -> int:
@@ -347,7 +348,7 @@ def _answer_git(request_file: str) -> int:
         trial = load_or_run_trial(request, repository, catalogue, commit)
     except UnfixError as error:  # such as a toggle that is stale in this commit
         trial = BisectTrial(
-            commit[:SHORT_HASH_LENGTH], [], "search", BisectAnswer.CANNOT_TELL, str(error)
+            commit[:SHORT_HASH_LENGTH], [], "search", Verdict.CANNOT_TELL, str(error)
         )
         _write_trial(locate_trial_file(request, commit), trial)
     return to_exit_code(trial, request.failure_is_new)

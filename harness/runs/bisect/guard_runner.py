@@ -15,11 +15,12 @@ from typing import Any
 
 from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
+from harness.core.outcomes import Outcome, Verdict
 from harness.runs.bisect.command_runner import MAX_OUTPUT_KEPT
 from harness.runs.bisect.outcome_rules import OutcomeRules
 from harness.runs.bisect.trial_runner import ToggleChoices, TrialJob, VersionUnderTest
-from harness.store.bisect.values import BisectAnswer, BisectTrial
-from harness.store.prove.values import BUG_OUTCOMES, SideOutcome, SideResult
+from harness.store.bisect.values import BisectTrial
+from harness.store.prove.values import BUG_OUTCOMES, SideResult
 from harness.workers.engine import Assignment, Engine
 from harness.workers.guard_pool import GuardPool
 from harness.workers.messages import (
@@ -250,22 +251,20 @@ class GuardRunner:
 
     def _make_trial(self, tests: _JobTests) -> BisectTrial:
         """Join the results of all parameters; ignore those that do not apply on the release."""
-        applied = [side for side in tests.sides if side.outcome is not SideOutcome.NA]
-        by_answer: dict[BisectAnswer, tuple[str, SideResult]] = {}
+        applied = [side for side in tests.sides if side.outcome is not Outcome.NA]
+        by_answer: dict[Verdict, tuple[str, SideResult]] = {}
         for each in applied or tests.sides:
             answer, how = self._judge_side(each)
             by_answer[answer] = how, each
         answer = next(
-            a
-            for a in (BisectAnswer.FAILS, BisectAnswer.CANNOT_TELL, BisectAnswer.PASSES)
-            if a in by_answer
+            a for a in (Verdict.FAILS, Verdict.CANNOT_TELL, Verdict.PASSES) if a in by_answer
         )
         how, side = by_answer[answer]
         ran: dict[str, int] = {}
         for each in tests.sides:
             for name, count in each.ran.items():
                 ran[name] = ran.get(name, 0) + count
-        known = not any(each.outcome is SideOutcome.LOST for each in tests.sides)
+        known = not any(each.outcome is Outcome.LOST for each in tests.sides)
         return tests.job.make_trial(
             answer,
             how,
@@ -275,16 +274,14 @@ class GuardRunner:
             replay=self._build_replay_command(tests.job),
         )
 
-    def _judge_side(self, side: SideResult) -> tuple[BisectAnswer, str]:
-        if side.outcome is SideOutcome.PASSED:
-            return BisectAnswer.PASSES, "passed"
+    def _judge_side(self, side: SideResult) -> tuple[Verdict, str]:
+        if side.outcome is Outcome.PASSED:
+            return Verdict.PASSES, "passed"
         words = f"{side.outcome.value}: {side.headline}".strip(": ")
         if side.outcome not in BUG_OUTCOMES:
             # Another exception, a hang or a lack of memory is inconclusive.
-            return BisectAnswer.CANNOT_TELL, words
-        return self.rules.apply_symptom(
-            BisectAnswer.FAILS, words, f"{side.headline}\n{side.detail}"
-        )
+            return Verdict.CANNOT_TELL, words
+        return self.rules.apply_symptom(Verdict.FAILS, words, f"{side.headline}\n{side.detail}")
 
     def _build_replay_command(self, job: TrialJob) -> str:
         words = ["./unfix", "exec", "--release", job.version.name]

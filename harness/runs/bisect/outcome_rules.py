@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from harness.core import process_exit
 from harness.core.errors import UnfixError
-from harness.core.process_exit import ExitKind
-from harness.store.bisect.values import BisectAnswer
+from harness.core.outcomes import Outcome, Verdict
 from harness.workers.command_supervisor import CommandExit
 
-PASSES, FAILS, CANNOT_TELL = BisectAnswer.PASSES, BisectAnswer.FAILS, BisectAnswer.CANNOT_TELL
-Judgement = tuple[BisectAnswer, str, float | None]
+PASSES, FAILS, CANNOT_TELL = Verdict.PASSES, Verdict.FAILS, Verdict.CANNOT_TELL
+Judgement = tuple[Verdict, str, float | None]
 EXIT_CANNOT_TELL = 125  # the exit code of 'cannot tell', as for `git bisect run`
 MAX_LAST_LINE = 120  # letters of an output's last line
 SHELL_NOT_FOUND_CODES = (126, 127)  # a shell's exit codes for an unknown command
@@ -43,26 +42,24 @@ class OutcomeRules:
         answer, how, value = self._judge_exit(ended, time_limit, output)
         return *self.apply_symptom(answer, how, output), value
 
-    def apply_symptom(
-        self, answer: BisectAnswer, how: str, output: str
-    ) -> tuple[BisectAnswer, str]:
+    def apply_symptom(self, answer: Verdict, how: str, output: str) -> tuple[Verdict, str]:
         """Make a failure without the symptom in its output inconclusive."""
         if answer is FAILS and self.symptom and not re.search(self.symptom, output, re.M):
             return CANNOT_TELL, f"{how}, but not with the symptom"
         return answer, how
 
     def _judge_exit(self, ended: CommandExit | None, time_limit: float, output: str) -> Judgement:
-        if ended is None or ended.kind is ExitKind.STOPPED:
+        if ended is None or ended.kind is Outcome.STOPPED:
             return CANNOT_TELL, "its supervisor was stopped", None
-        if ended.kind is ExitKind.URL_TAKEN:
+        if ended.kind is Outcome.URL_TAKEN:
             return CANNOT_TELL, "something answers at the server's URL already", None
-        if ended.kind is ExitKind.MISSING:
+        if ended.kind is Outcome.NOT_FOUND:
             return CANNOT_TELL, f"it cannot be run: {ended.detail}", None
-        if ended.kind is ExitKind.HANG:
+        if ended.kind is Outcome.HANG:
             return FAILS, f"hang: {ended.detail} within {time_limit:g} s", None
         code = ended.code or 0
         words = _describe_exit_code(code)
-        if ended.kind is ExitKind.SERVER_ENDED:
+        if ended.kind is Outcome.SERVER_ENDED:
             return FAILS, f"the server ended {ended.detail} ({words})", None
         if code in SHELL_NOT_FOUND_CODES:
             return CANNOT_TELL, f"{words}: there is no such command", None

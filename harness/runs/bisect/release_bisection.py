@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.core.errors import UnfixError
+from harness.core.outcomes import Verdict
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.patch_plan import Direction
 from harness.fixes.registry.schema import Toggle
@@ -20,7 +21,7 @@ from harness.runs.bisect.toggle_candidates import (
     select_candidates,
 )
 from harness.runs.bisect.trial_runner import VersionUnderTest
-from harness.store.bisect.values import BisectAnswer, BisectStep, BisectTrial, ToggleSearch
+from harness.store.bisect.values import BisectStep, BisectTrial, ToggleSearch
 
 _TRACEBACK_FRAME = re.compile(rf'File "(?:[^"]*/)?({SGLANG_PACKAGE}/[^"]+)\.py"')
 
@@ -36,17 +37,17 @@ class ReleaseSeries:
 def check_ends_differ(good: BisectTrial, bad: BisectTrial) -> None:
     """Refuse ends of the search whose outcomes are not those that the caller claims."""
     for trial, name in ((good, "good"), (bad, "bad")):
-        if trial.answer is BisectAnswer.CANNOT_TELL:
+        if trial.answer is Verdict.CANNOT_TELL:
             raise UnfixError(
                 f"--{name} {trial.where}: cannot tell: {trial.how}{format_output_tail(trial)}"
             )
-    if (good.answer, bad.answer) == (BisectAnswer.FAILS, BisectAnswer.PASSES):
+    if (good.answer, bad.answer) == (Verdict.FAILS, Verdict.PASSES):
         raise UnfixError(
             f"the wrong way round: it fails on --good {good.where} ({good.how}) and passes on "
             f"--bad {bad.where}; say --good {bad.where} --bad {good.where}"
         )
     if good.answer == bad.answer:
-        verb = "passes" if good.answer is BisectAnswer.PASSES else "fails"
+        verb = "passes" if good.answer is Verdict.PASSES else "fails"
         raise UnfixError(
             f"nothing changes between them: it {verb} on {good.where} and on {bad.where} "
             f"({bad.how}){format_output_tail(bad)}"
@@ -111,7 +112,7 @@ class ReleaseBisection:
                 break
             at = min(inside, key=lambda i: (abs(i - middle), i))
             trial = trials[names[at]] = self._run_release(names[at])
-            if trial.answer is BisectAnswer.CANNOT_TELL:
+            if trial.answer is Verdict.CANNOT_TELL:
                 inconclusive.add(at)
             elif trial.answer is first:
                 low = at
@@ -138,7 +139,7 @@ class ReleaseBisection:
         self, step: BisectStep, trials: dict[str, BisectTrial], find_all: bool
     ) -> None:
         passes, fails = step.before, step.after
-        if trials[passes].answer is BisectAnswer.FAILS:
+        if trials[passes].answer is Verdict.FAILS:
             passes, fails = fails, passes
         passing, failing = self.series.prepare_version(passes), self.series.prepare_version(fails)
         states = {

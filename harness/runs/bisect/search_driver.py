@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from harness.core.errors import UnfixError
+from harness.core.outcomes import Verdict
 from harness.fixes.patch_plan import Direction
 from harness.runs.bisect import search_questions
 from harness.runs.bisect.bayesian_search import BayesianSearch
@@ -20,7 +21,7 @@ from harness.runs.bisect.halving_search import HalvingSearch
 from harness.runs.bisect.search_questions import NO_TOGGLES, SearchQuestion, SearchResult, ToggleIds
 from harness.runs.bisect.toggle_candidates import ToggleCandidates
 from harness.runs.bisect.trial_runner import TrialJob, TrialRunner, VersionUnderTest
-from harness.store.bisect.values import BisectAnswer, BisectSearch, BisectTrial, ToggleSearch
+from harness.store.bisect.values import BisectSearch, BisectTrial, ToggleSearch
 
 T = TypeVar("T")
 OUTPUT_LINES_SHOWN = 40  # lines of a failing command's output in an error
@@ -183,9 +184,9 @@ class SearchDriver:
     ) -> None:
         last = trials[-1]
         on = f"on {version.name} with nothing toggled"
-        if last.answer is BisectAnswer.CANNOT_TELL:
+        if last.answer is Verdict.CANNOT_TELL:
             raise UnfixError(f"{on} the outcome is unknown: {last.how}{format_output_tail(last)}")
-        wanted = BisectAnswer.PASSES if direction is Direction.REVERT else BisectAnswer.FAILS
+        wanted = Verdict.PASSES if direction is Direction.REVERT else Verdict.FAILS
         if len({trial.answer for trial in trials}) > 1:
             if repeat == 1:
                 both = " and ".join(dict.fromkeys(trial.how for trial in trials))
@@ -255,9 +256,9 @@ def format_output_tail(trial: BisectTrial) -> str:
 
 
 def _answer_from_trial(trial: BisectTrial, direction: Direction) -> search_questions.SearchAnswer:
-    if trial.answer is BisectAnswer.CANNOT_TELL:
+    if trial.answer is Verdict.CANNOT_TELL:
         return search_questions.SearchAnswer(None)
-    wanted = BisectAnswer.FAILS if direction is Direction.REVERT else BisectAnswer.PASSES
+    wanted = Verdict.FAILS if direction is Direction.REVERT else Verdict.PASSES
     ran = None
     if trial.reach_by_toggle is not None:
         ran = frozenset(name for name, count in trial.reach_by_toggle.items() if count)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from harness.core.outcomes import Verdict
 from harness.fixes.patch_plan import Direction
 from harness.releases.source_trees import SourceTree
-from harness.store.bisect.values import BisectAnswer, BisectTrial
+from harness.store.bisect.values import BisectTrial
 
 ToggleChoices = tuple[tuple[str, Direction], ...]  # ids of toggles with directions
 
@@ -33,9 +34,7 @@ class TrialJob:
     choices: ToggleChoices  # the same and the pinned ones, with their directions
     why: str
 
-    def make_trial(
-        self, answer: BisectAnswer, how: str, seconds: float, **details: Any
-    ) -> BisectTrial:
+    def make_trial(self, answer: Verdict, how: str, seconds: float, **details: Any) -> BisectTrial:
         where, toggles = self.version.name, list(self.toggles)
         return BisectTrial(where, toggles, self.why, answer, how, round(seconds, 3), **details)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from harness.core.errors import UnfixError
+from harness.core.outcomes import Verdict
 from harness.matrices.schema import (
     EvaluationConfiguration,
     FaultPlacement,
@@ -23,8 +24,8 @@ from harness.runs.eval import fault_evidence, server_comparison
 from harness.runs.eval.configuration_checks import TRANSFORMERS_ENGINE
 from harness.runs.eval.lm_eval_scorer import get_task_name
 from harness.store.eval.values import (
+    FAULT_SHOWING_VERDICTS,
     ComparisonResult,
-    ComparisonVerdict,
     Evaluation,
     PlantedFault,
     ServedConfiguration,
@@ -106,11 +107,11 @@ class EvaluationComparer:
         """Compare two by tokens or accuracy; a failure of either is a verdict, too."""
         names = base.name, candidate.name, kind
         if absent := candidate.absent or base.absent:
-            return ComparisonResult(*names, task, ComparisonVerdict.NA, absent)
+            return ComparisonResult(*names, task, Verdict.NA, absent)
         if base.failure or candidate.failure or not (base.answers and candidate.answers):
             return server_comparison.make_failed_comparison(base, candidate, kind)
         if self._is_right_about_nothing(base, candidate):
-            verdict = ComparisonVerdict.CANNOT_TELL
+            verdict = Verdict.CANNOT_TELL
             text = f"{verdict}: {base.name} answers none of these items rightly"
             return ComparisonResult(*names, task, verdict, text)
         try:
@@ -131,7 +132,7 @@ class EvaluationComparer:
                 tolerance=self.matrix.tolerance,
             )
         except UnfixError as error:
-            verdict = ComparisonVerdict.CANNOT_TELL
+            verdict = Verdict.CANNOT_TELL
             return ComparisonResult(*names, task, verdict, f"{verdict}: {error}")
 
     def _find_unplanted(self, served: ServedConfiguration) -> EvaluationConfiguration | None:
@@ -191,7 +192,7 @@ class EvaluationComparer:
         caught_by = []
         for comparison in (tokens, accuracy):
             self._record_comparison(comparison)
-            if comparison.verdict.shows_fault:
+            if comparison.verdict in FAULT_SHOWING_VERDICTS:
                 what = comparison.task.removeprefix("unfix_") or comparison.kind
                 caught_by.append(f"{what}: {comparison.verdict.value}")
         reach = served.reach.get(fault.toggle, 0)
@@ -204,7 +205,7 @@ class EvaluationComparer:
             symptom = "errors"
         elif accuracy.lost:
             symptom = "wrong answers"
-        elif ComparisonVerdict.DIFFERS in (tokens.verdict, accuracy.verdict):
+        elif Verdict.DIFFERS in (tokens.verdict, accuracy.verdict):
             symptom = "other words"
         else:
             symptom = "nothing"
@@ -222,7 +223,7 @@ class EvaluationComparer:
     @staticmethod
     def _drifts_alone(tokens: ComparisonResult, accuracy: ComparisonResult) -> bool:
         """Return whether nothing differs but how sure the same tokens are."""
-        is_drift = tokens.verdict is ComparisonVerdict.DRIFTS
+        is_drift = tokens.verdict is Verdict.DRIFTS
         return is_drift and not (accuracy.lost or accuracy.errors)
 
     def _is_failing(
@@ -241,7 +242,7 @@ class EvaluationComparer:
         accuracy = self.compare_pair(base, repeated, "accuracy", dtype)
         if self._drifts_alone(tokens, accuracy):
             return is_seen_by_drift
-        return tokens.verdict.shows_fault or bool(accuracy.lost or accuracy.errors)
+        return tokens.verdict in FAULT_SHOWING_VERDICTS or bool(accuracy.lost or accuracy.errors)
 
 
 # Records

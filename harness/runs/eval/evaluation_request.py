@@ -71,7 +71,9 @@ class EvaluationRequest:
         return self.jobs or max(1, min(4, os.cpu_count() or 2))
 
     def choose_item_limit(self, matrix: MatrixFile) -> int:
-        limit = self.limit or max(paired_statistics.MAX_ITEMS, matrix.items)
+        """Return how many items of a task a doubtful comparison may ask for."""
+        default = self.items or max(paired_statistics.MAX_ITEMS, matrix.items)
+        limit = self.limit or default
         if limit < matrix.items:
             raise UnfixError(f"--limit {limit} is less than the {matrix.items} items of a task")
         return limit

@@ -58,7 +58,7 @@ def _is_installed(home: Path) -> bool:
 
 
 def _install_lm_eval(home: Path) -> None:
-    print(f"unfix: installing {LM_EVAL_REQUIREMENT} (once)", file=sys.stderr)
+    print(f"unfix: installing {LM_EVAL_REQUIREMENT}, once: one to three minutes", file=sys.stderr)
     try:
         venv.create(home, clear=True, with_pip=True)
     except (OSError, subprocess.CalledProcessError) as error:

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.core.errors import UnfixError
+from harness.core.outcomes import Verdict
 from harness.matrices import schema
-from harness.store.eval.values import ComparisonVerdict
 
 ALPHA = 0.01  # over all comparisons of an evaluation: one false alarm in a hundred
 TOLERANCE = schema.DEFAULT_TOLERANCE
@@ -180,18 +180,18 @@ OutcomeCounts = tuple[float, float, float]
 
 def decide_verdict(
     at_best: OutcomeCounts, at_worst: OutcomeCounts, required_log_wealth: float, tolerance: float
-) -> ComparisonVerdict:
+) -> Verdict:
     """Return the verdict at this log of wealth. A proven change counts even if it is small."""
     if compute_log_wealth(*at_best, 0.0) >= required_log_wealth:
-        return ComparisonVerdict.REGRESSED
+        return Verdict.REGRESSED
     if compute_log_wealth(*at_worst[::-1], 0.0) >= required_log_wealth:
-        return ComparisonVerdict.IMPROVED
+        return Verdict.IMPROVED
     if (
         compute_log_wealth(*at_worst[::-1], -tolerance) >= required_log_wealth
         and compute_log_wealth(*at_best, -tolerance) >= required_log_wealth
     ):
-        return ComparisonVerdict.SAME
-    return ComparisonVerdict.CANNOT_TELL
+        return Verdict.SAME
+    return Verdict.CANNOT_TELL
 
 
 def compute_drop_interval(pair: PairedCounts, required_log_wealth: float) -> tuple[float, float]:
@@ -221,7 +221,7 @@ def _find_least_drop(counts: OutcomeCounts, required_log_wealth: float) -> float
 class AccuracyJudgement:
     """The verdict of one comparison, and the numbers behind it."""
 
-    verdict: ComparisonVerdict
+    verdict: Verdict
     pair: PairedCounts
     low: float  # ends of the drop's interval, at the level of the verdict
     high: float
@@ -240,7 +240,7 @@ class AccuracyJudgement:
         )
         if pair.errors:
             text += f", {pair.errors} unanswered by a side"
-        if self.verdict is ComparisonVerdict.CANNOT_TELL:
+        if self.verdict is Verdict.CANNOT_TELL:
             if self.further_items is None:
                 text += "; more such items would not tell"
             else:
@@ -263,7 +263,7 @@ def judge_pair(
     verdict = decide_verdict(pair.at_best, pair.at_worst, wealth, tolerance)
     low, high = compute_drop_interval(pair, wealth)
     more: int | None = 0
-    if verdict is ComparisonVerdict.CANNOT_TELL:
+    if verdict is Verdict.CANNOT_TELL:
         more = estimate_further_items(pair, wealth, tolerance)
     return AccuracyJudgement(
         verdict,
@@ -287,8 +287,7 @@ def estimate_further_items(
             for lost, alike, gained in (pair.at_best, pair.at_worst)
         )
         return (
-            decide_verdict(best, worst, required_log_wealth, tolerance)
-            is not ComparisonVerdict.CANNOT_TELL
+            decide_verdict(best, worst, required_log_wealth, tolerance) is not Verdict.CANNOT_TELL
         )
 
     known, enough = pair.items, 2 * pair.items

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+from harness.core.outcomes import Verdict
 from harness.runs.eval.paired_statistics import (
     BATCH_ITEMS,
     DEFAULT_ITEMS,
@@ -19,29 +20,28 @@ from harness.runs.eval.paired_statistics import (
     compute_required_log_wealth,
     decide_verdict,
 )
-from harness.store.eval.values import ComparisonVerdict
 
 ACCURACY_VERDICTS = (
-    ComparisonVerdict.REGRESSED,
-    ComparisonVerdict.IMPROVED,
-    ComparisonVerdict.SAME,
-    ComparisonVerdict.CANNOT_TELL,
+    Verdict.REGRESSED,
+    Verdict.IMPROVED,
+    Verdict.SAME,
+    Verdict.CANNOT_TELL,
 )
 TARGET_POWER = 0.95
 TABLE_ITEMS = (50, 100, 200, 400, 800)
 TABLE_COMPARISON_COUNTS = (1, 12, 48)
 DROP_STEP = 0.001  # the resolution of drops
-MIN_ODDS = 1e-9  # less likely courses count as cannot-tell
+MIN_ODDS = 1e-9  # less likely courses count as `cannot tell`
 
 
 @dataclass(frozen=True)
 class VerdictOdds:
     """The probabilities of the verdicts of a comparison with a given drop."""
 
-    odds_by_verdict: dict[ComparisonVerdict, float]
+    odds_by_verdict: dict[Verdict, float]
     average_items: float  # items until the verdict
 
-    def __getitem__(self, verdict: ComparisonVerdict) -> float:
+    def __getitem__(self, verdict: Verdict) -> float:
         return self.odds_by_verdict[verdict]
 
 
@@ -71,9 +71,9 @@ def compute_verdict_odds(
         courses = _advance_courses(courses, _compute_batch_odds(size, losing, gaining))
         for course in list(courses):
             verdict = _decide_cached(*course, total, wealth, tolerance)
-            if verdict is not ComparisonVerdict.CANNOT_TELL:
+            if verdict is not Verdict.CANNOT_TELL:
                 ends[verdict] += courses.pop(course)
-    ends[ComparisonVerdict.CANNOT_TELL] = 1 - sum(ends.values())
+    ends[Verdict.CANNOT_TELL] = 1 - sum(ends.values())
     return VerdictOdds(ends, average)
 
 
@@ -113,7 +113,7 @@ def _compute_batch_odds(size: int, losing: float, gaining: float) -> list[tuple[
 @lru_cache(maxsize=500_000)
 def _decide_cached(
     lost: int, gained: int, items: int, required_log_wealth: float, tolerance: float
-) -> ComparisonVerdict:
+) -> Verdict:
     counts = lost, items - lost - gained, gained
     return decide_verdict(counts, counts, required_log_wealth, tolerance)
 
@@ -130,7 +130,7 @@ def find_smallest_drop(
     def is_found(step: int) -> bool:
         drop = step * DROP_STEP
         cell = compute_verdict_odds(drop, items, comparison_count, churn, tolerance=tolerance)
-        return cell[ComparisonVerdict.REGRESSED] >= TARGET_POWER
+        return cell[Verdict.REGRESSED] >= TARGET_POWER
 
     missed, enough = 0, 1
     most = round((1 - churn) / DROP_STEP)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus, Verdict
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.registry import toggle_catalogue
 from harness.matrices.schema import EvaluationConfiguration, FaultPlacement, MatrixFile
@@ -29,7 +30,7 @@ from harness.runs.eval.evaluation_servers import EvaluationServers
 from harness.runs.eval.fault_evidence import ItemsByTask
 from harness.runs.eval.lm_eval_scorer import get_task_name
 from harness.runs.eval.serving_job import ServingJob, ServingSettings
-from harness.store.eval.values import ComparisonVerdict, Evaluation, ServedConfiguration
+from harness.store.eval.values import Evaluation, ServedConfiguration
 from harness.workers.servers.adaptations import CHECKED_KERNELS, RANDOM_WEIGHTS
 
 MAX_REPEATED_ITEMS = 16  # most items of a task that a base gets twice
@@ -73,9 +74,9 @@ class EvaluationRunner:
             self.comparer.compare_served()
             self._resolve_doubts()
             self.servers.close()
-            self.evaluation.status = "done"
+            self.evaluation.status = RunStatus.FINISHED
         except BaseException as stop:
-            self.evaluation.status = "stopped"
+            self.evaluation.status = RunStatus.STOPPED
             self._run_after_stop(stop, self.servers.close)
             self._run_after_stop(stop, self.comparer.compare_served)
             raise
@@ -218,7 +219,7 @@ class EvaluationRunner:
                 count = len(served.select_answers(task))
                 if count:
                     result = self.comparer.compare_pair(base, served, "accuracy", "", task)
-                    if result.verdict is not ComparisonVerdict.CANNOT_TELL or not result.items:
+                    if result.verdict is not Verdict.CANNOT_TELL or not result.items:
                         continue
                 more[task] = numbers[count : count + batch]
             return {task: numbers for task, numbers in more.items() if numbers}
@@ -250,7 +251,7 @@ class EvaluationRunner:
         while doubts := [
             one
             for one in evaluation.compared
-            if (one.kind, one.verdict) == ("accuracy", ComparisonVerdict.CANNOT_TELL)
+            if (one.kind, one.verdict) == ("accuracy", Verdict.CANNOT_TELL)
             and one.candidate not in faulty
             and 0 < one.items < self.max_items
             and (one.candidate, one.task) not in exhausted
@@ -303,7 +304,7 @@ def begin_evaluation(
     count = matrix.comparison_count
     drop = power_analysis.find_smallest_drop(matrix.items, count, tolerance=matrix.tolerance)
     return Evaluation(
-        *(identity, matrix.name, command, time.time(), 0.0, "running", settings.device),
+        *(identity, matrix.name, command, time.time(), 0.0, RunStatus.RUNNING, settings.device),
         *(matrix.seed, matrix.items, paired_statistics.ALPHA, count, drop),
     )
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from harness.core.errors import UnfixError
+from harness.core.outcomes import Verdict
 from harness.runs.eval import paired_statistics, token_divergence
 from harness.store.eval.values import (
     AnswerDifference,
     ComparisonResult,
-    ComparisonVerdict,
     ItemAnswer,
     ServedConfiguration,
 )
@@ -52,7 +52,7 @@ def compare_accuracy(
         {key: one.right for key, one in second.items()},
     )
     if common and not any(one.right is not False for one in [*common.values(), *second.values()]):
-        verdict = ComparisonVerdict.CANNOT_TELL
+        verdict = Verdict.CANNOT_TELL
         text = f"{verdict}: neither answers any of {len(common)} items rightly, so none can be lost"
         return ComparisonResult(base.name, candidate.name, "accuracy", task, verdict, text)
     judged = paired_statistics.judge_pair(
@@ -117,7 +117,7 @@ def compare_tokens(
     )
     differences = []
     for key, one in divergence.items.items():
-        if one.verdict is not ComparisonVerdict.EQUAL:
+        if one.verdict is not Verdict.EQUAL:
             answer = second[key]
             differences.append(
                 AnswerDifference(
@@ -140,7 +140,7 @@ def compare_tokens(
         divergence.verdict,
         str(divergence),
         items=len(divergence.items) + len(divergence.errors),
-        lost=divergence.counts[ComparisonVerdict.DIFFERS],
+        lost=divergence.counts[Verdict.DIFFERS],
         errors=len(divergence.errors),
         noise=noise,
         divergence=farthest,
@@ -154,15 +154,13 @@ def make_failed_comparison(
 ) -> ComparisonResult:
     """Make the verdict where one of the two failed or gave no answers."""
     failed = candidate if candidate.failure or not candidate.answers else base
-    hung = failed.failure.startswith(f"{ComparisonVerdict.HANG}:")
+    hung = failed.failure.startswith(f"{Verdict.HANG}:")
     return ComparisonResult(
         base.name,
         candidate.name,
         kind,
         "",
-        (ComparisonVerdict.HANG if hung else ComparisonVerdict.FAILED)
-        if failed is candidate
-        else ComparisonVerdict.CANNOT_TELL,
+        (Verdict.HANG if hung else Verdict.FAILS) if failed is candidate else Verdict.CANNOT_TELL,
         f"{failed.name}: {failed.failure or failed.absent or 'no answers'}",
         errors=sum(bool(answer.error) for answer in failed.answers),
     )

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.core.errors import UnfixError
-from harness.store.eval.values import ComparisonVerdict
+from harness.core.outcomes import Verdict
 
 # The least noise. In 16 bits it is half a rounding step of a logit between 16 and 32; in 32 bits a
 # step is 2e-6, and sums in another order differ by more.
@@ -34,11 +34,11 @@ MAX_NOISE = 0.5  # a base farther from itself than this is no reference
 
 
 VERDICT_SEVERITY = (
-    ComparisonVerdict.EQUAL,
-    ComparisonVerdict.NEAR_TIE,
-    ComparisonVerdict.CANNOT_TELL,
-    ComparisonVerdict.DRIFTS,
-    ComparisonVerdict.DIFFERS,
+    Verdict.EQUAL,
+    Verdict.NEAR_TIE,
+    Verdict.CANNOT_TELL,
+    Verdict.DRIFTS,
+    Verdict.DIFFERS,
 )  # the last is the worst
 
 
@@ -218,7 +218,7 @@ def _measure_reference_distance(
 class ItemDivergence:
     """One item: the position where the two differ, the distances before it, and the verdict."""
 
-    verdict: ComparisonVerdict
+    verdict: Verdict
     reason: str = ""
     position: int | None = None
     largest: float | None = None  # None: without logprobs
@@ -233,42 +233,39 @@ def compare_item(
     for side, output in (("base", base), ("candidate", candidate)):
         if output.first_invalid is not None:
             why = f"at {output.first_invalid} the {side}'s logprob is no number"
-            return ItemDivergence(ComparisonVerdict.DIFFERS, why, output.first_invalid)
+            return ItemDivergence(Verdict.DIFFERS, why, output.first_invalid)
     at = find_first_difference(base.tokens, candidate.tokens)
     apart = _compute_logprob_distances(base, candidate, at)
     largest = max(apart, default=None)
     mean = sum(apart) / len(apart) if apart else None
     if base_noise.is_excessive:
         why = f"the base is {base_noise.largest:.3g} from itself"
-        return ItemDivergence(ComparisonVerdict.CANNOT_TELL, why, at, largest, mean)
+        return ItemDivergence(Verdict.CANNOT_TELL, why, at, largest, mean)
     verdict, why = (
-        ComparisonVerdict.EQUAL,
+        Verdict.EQUAL,
         "" if apart or not base.tokens else "by its tokens alone",
     )
     if at is not None:
         verdict, why = _judge_token(base, repeat, candidate, at, base_noise)
-    if verdict is not ComparisonVerdict.DIFFERS and largest is not None and mean is not None:
+    if verdict is not Verdict.DIFFERS and largest is not None and mean is not None:
         if largest > base_noise.limit:
             where = apart.index(largest)
             verdict, why = (
-                ComparisonVerdict.DRIFTS,
+                Verdict.DRIFTS,
                 f"at {where} by {largest:.3g}, noise {base_noise.largest:.3g}",
             )
         elif mean > base_noise.mean_limit:
             verdict, why = (
-                ComparisonVerdict.DRIFTS,
+                Verdict.DRIFTS,
                 f"by {mean:.3g} on average, noise {base_noise.mean:.3g}",
             )
     margins = _compute_margin_distances(base, candidate, at)
     farthest = max(margins, default=0.0)
-    if (
-        verdict in (ComparisonVerdict.EQUAL, ComparisonVerdict.NEAR_TIE)
-        and farthest > base_noise.margin_limit
-    ):
+    if verdict in (Verdict.EQUAL, Verdict.NEAR_TIE) and farthest > base_noise.margin_limit:
         where = margins.index(farthest)
         why = f"at {where} its lead over the runner-up by {farthest:.3g}"
         why += f", noise {base_noise.margin:.3g}"
-        verdict = ComparisonVerdict.DRIFTS
+        verdict = Verdict.DRIFTS
     return ItemDivergence(verdict, why, at, largest, mean, farthest if margins else None)
 
 
@@ -278,14 +275,14 @@ def _judge_token(
     candidate: TokenOutput,
     position: int,
     base_noise: BaseNoise,
-) -> tuple[ComparisonVerdict, str]:
+) -> tuple[Verdict, str]:
     """Judge a token that differs: to flip, two tokens move by both margins together."""
     sure, other = base.get_least_margin(position), candidate.get_least_margin(position)
     if sure > base_noise.limit:
-        return ComparisonVerdict.DIFFERS, f"at {position}, where the base was sure by {sure:.3g}"
+        return Verdict.DIFFERS, f"at {position}, where the base was sure by {sure:.3g}"
     if sure + other > NOISE_FACTOR * base_noise.limit:
         return (
-            ComparisonVerdict.DIFFERS,
+            Verdict.DIFFERS,
             f"at {position}, where the candidate was sure by {other:.3g}",
         )
     mine, others = base.get_logprob(position), candidate.get_logprob(position)
@@ -295,11 +292,11 @@ def _judge_token(
         and abs(mine - others) > NOISE_FACTOR * base_noise.limit
     ):
         return (
-            ComparisonVerdict.DIFFERS,
+            Verdict.DIFFERS,
             f"at {position} for a token that was not near: {mine:.3g}, {others:.3g}",
         )
     if base.get_margin(position) is not None:
-        return ComparisonVerdict.NEAR_TIE, f"at {position}, where the base's margin was {sure:.3g}"
+        return Verdict.NEAR_TIE, f"at {position}, where the base's margin was {sure:.3g}"
     if (
         repeat is not None
         and not repeat.error
@@ -308,24 +305,24 @@ def _judge_token(
         ends = slice(position, position + 1)
         if repeat.tokens[ends] == candidate.tokens[ends]:
             return (
-                ComparisonVerdict.NEAR_TIE,
+                Verdict.NEAR_TIE,
                 f"at {position}, where the base itself chose the same when run again",
             )
-    return ComparisonVerdict.CANNOT_TELL, f"at {position}, where the base's margin is not known"
+    return Verdict.CANNOT_TELL, f"at {position}, where the base's margin is not known"
 
 
 @dataclass(frozen=True)
 class TokenComparison:
     """The comparison of all items; with a missing or unanswered item it is never equal."""
 
-    verdict: ComparisonVerdict
+    verdict: Verdict
     noise: BaseNoise
     items: dict[str, ItemDivergence]  # answered by both sides
     missing: dict[str, str]  # by item: the side without it
     errors: dict[str, str]  # by item: the side and its error
 
     @property
-    def counts(self) -> Counter[ComparisonVerdict]:
+    def counts(self) -> Counter[Verdict]:
         return Counter(one.verdict for one in self.items.values())
 
     def __str__(self) -> str:
@@ -377,5 +374,5 @@ def compare_outputs(
             items[item] = compare_item(first, repeat.get(item), second, floor)
     verdicts = [one.verdict for one in items.values()]
     if missing or errors:
-        verdicts.append(ComparisonVerdict.CANNOT_TELL)
+        verdicts.append(Verdict.CANNOT_TELL)
     return TokenComparison(max(verdicts, key=VERDICT_SEVERITY.index), floor, items, missing, errors)

@@ -11,6 +11,7 @@ import msgspec
 
 from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
+from harness.core.outcomes import Outcome
 from harness.guards.hypothesis_adapter import SHAPE_MISMATCH_PHRASE
 from harness.runs.fuzz import failure_files
 from harness.runs.fuzz.failure_files import are_same_arguments, describe_changed_strategy
@@ -25,7 +26,6 @@ from harness.runs.fuzz.messages import (
 )
 from harness.runs.fuzz.release_search import FuzzPool, FuzzRequest, RunningTimeSlice
 from harness.store.fuzz.values import FailureRecord, FuzzTestResult
-from harness.store.prove.values import SideOutcome
 from harness.workers.engine import Assignment, Engine, WorkerEnd
 from harness.workers.messages import StartFailure
 from harness.workers.release_target import ReleaseTarget
@@ -119,11 +119,11 @@ def _judge_replay(
     note: ExampleNote | None,
     headline: str,
 ) -> ReplayResult:
-    outcome = SideOutcome(ended.outcome)
-    if outcome in (SideOutcome.NA, SideOutcome.SKIPPED):
+    outcome = Outcome(ended.outcome)
+    if outcome in (Outcome.NA, Outcome.SKIPPED):
         raise UnfixError(f"{failure.test} says of SGLang {release}: {ended.headline}")
     if note is None or note.examples == 0 or SHAPE_MISMATCH_PHRASE in ended.headline:
-        is_error = outcome in (SideOutcome.ERROR, SideOutcome.REFUSED)
+        is_error = outcome in (Outcome.ERROR, Outcome.REFUSED)
         if is_error and "DidNotReproduce" not in ended.headline:
             raise UnfixError(f"{failure.test} cannot be run on SGLang {release}: {ended.headline}")
         raise UnfixError(describe_changed_strategy(failure, []))

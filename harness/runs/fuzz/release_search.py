@@ -9,9 +9,10 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from harness.core import device
+from harness.core.outcomes import Outcome
 from harness.runs.fuzz import example_corpus
 from harness.runs.fuzz.fuzz_schedule import FuzzSchedule, FuzzTestState
 from harness.runs.fuzz.messages import (
@@ -32,9 +33,7 @@ from harness.store.fuzz.values import (
     RunFailure,
     ToggleDirections,
 )
-from harness.store.prove.values import SideOutcome
-from harness.workers.engine import Assignment, WorkerEnd, WorkPool
-from harness.workers.messages import StartFailure
+from harness.workers.engine import Assignment, WorkPool
 from harness.workers.release_target import ReleaseTarget
 from harness.workers.worker_process import WorkerProcess
 
@@ -97,45 +96,11 @@ class KnownBugCheck:
         found: list[FoundFailure],
         hung: bool,
     ) -> bool:
-        outcome = SideOutcome.HANG if hung else SideOutcome(ended.outcome)
+        outcome = Outcome.HANG if hung else Outcome(ended.outcome)
         if self.with_fixes:
-            passes = outcome is SideOutcome.PASSED or ended.headline.startswith("DidNotReproduce")
+            passes = outcome is Outcome.PASSED or ended.headline.startswith("DidNotReproduce")
             return passes and not found
         return record.key in [one.key for one in found] or record.error == outcome.value
-
-
-class SearchEvents(Protocol):
-    """The run, as one of its releases calls it."""
-
-    def report_release_started(self, release: str) -> None: ...
-
-    def is_turn_of(self, release: ReleaseSearch) -> bool:
-        """Return whether a release may search: all before it have ended."""
-        ...
-
-    def take_time_share(self, now: float) -> float:
-        """Return the seconds of the next release's search."""
-        ...
-
-    def handle_collected(
-        self, release: ReleaseSearch, message: FuzzTestsCollected, is_first: bool
-    ) -> None: ...
-
-    def handle_slice_end(
-        self,
-        release: ReleaseSearch,
-        ended: Assignment[RunningTimeSlice],
-        message: TimeSliceEnded,
-    ) -> None: ...
-
-    def handle_death(
-        self,
-        release: ReleaseSearch,
-        ended: Assignment[RunningTimeSlice],
-        message: TimeSliceEnded,
-    ) -> None: ...
-
-    def enforce_limits(self, release: ReleaseSearch, now: float) -> None: ...
 
 
 class FuzzWorkerProcess(WorkerProcess[FuzzWorkerMessage]):
@@ -191,14 +156,33 @@ class FuzzPool(WorkPool[RunningTimeSlice, FuzzWorkerMessage]):
         return worker.get_files(assignment.serial)
 
 
+class TimeBudget:
+    """The seconds of a run, which its releases share one after another."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.deadline = 0.0  # the budget begins once the first release is imported
+        self.searches: list[Any] = []
+
+    def is_turn_of(self, search: object) -> bool:
+        """Return whether a release may search: all before it have ended."""
+        return search is next(each for each in self.searches if not each.has_ended)
+
+    def take_share(self, now: float) -> float:
+        """Return the seconds of the next release's search."""
+        self.deadline = self.deadline or now + self.seconds
+        searches_left = sum(not each.has_ended for each in self.searches)
+        return max(0.0, self.deadline - now) / searches_left
+
+
 class ReleaseSearch(FuzzPool):
-    """One release of the run; `events` are those of the run."""
+    """The slices of one release: which test is next, and what is done with what it found."""
 
     def __init__(
-        self, request: FuzzRequest, target: ReleaseTarget, folder: Path, events: SearchEvents
+        self, request: FuzzRequest, target: ReleaseTarget, folder: Path, budget: TimeBudget
     ) -> None:
         super().__init__(request, target, folder)
-        self.events = events
+        self.budget = budget
         self.random = random.Random(f"{request.seed} {target.name}")
         self.schedule: FuzzSchedule | None = None
         self.test_states: list[FuzzTestState] = []
@@ -215,23 +199,20 @@ class ReleaseSearch(FuzzPool):
 
     # For the engine
 
-    def prepare(self) -> None:
-        self.events.report_release_started(self.name)
-
     def refill(self) -> None:
         """Make the next slice: a check beyond the budget too, as the run's verdict needs it."""
-        if not self.events.is_turn_of(self):
+        if not self.budget.is_turn_of(self):
             return
         if not self.deadline:
             now = time.monotonic()
-            self.begin_time_share(now, now + self.events.take_time_share(now))
+            self.begin_time_share(now, now + self.budget.take_share(now))
         if self.check_queue:
             self.waiting.append(self._make_check())
         elif time.monotonic() < self.deadline and (picked := self._pick_next_test()):
             self.waiting.append(self._make_time_slice(*picked))
 
     def has_more(self) -> bool:
-        return not self.events.is_turn_of(self) or super().has_more()
+        return not self.budget.is_turn_of(self) or super().has_more()
 
     @property
     def has_only_alone_left(self) -> bool:
@@ -241,38 +222,12 @@ class ReleaseSearch(FuzzPool):
         assignment.item.test_state.running_slices += 1
         super().send_item(assignment)
 
-    def handle_message(self, worker: Any, message: FuzzWorkerMessage) -> None:
-        if isinstance(message, StartFailure):
-            self.give_up(message.problem, is_usage_error=message.is_usage_error)
-        elif isinstance(message, FuzzTestsCollected):
-            self._accept_collected(message)
-            self.events.handle_collected(self, message, self.accept_worker(worker))
-        else:
-            assignment = self.finish(message.serial)
-            assignment.item.test_state.running_slices -= 1
-            self.events.handle_slice_end(self, assignment, message)
-
-    def report_lost_worker(self, end: WorkerEnd, was_idle: bool) -> None:
-        """Count the workers that ended by themselves, which no example should cause."""
-        self.workers_lost_in_a_row += 1
-        if self.workers_lost_in_a_row > MAX_LOST_WORKERS:
-            self.give_up("its workers ended again and again:", end.log)
-
-    def record_loss(self, lost: Assignment[RunningTimeSlice], end: WorkerEnd) -> None:
-        lost.item.test_state.running_slices -= 1
-        words = SideOutcome.LOST.value, "it ended its worker", end.log
-        self.events.handle_death(self, lost, TimeSliceEnded(lost.serial, *words, []))
-
-    def check_limits(self, now: float) -> None:
-        if self.events.is_turn_of(self):
-            self.events.enforce_limits(self, now)
-
     def finish_pool(self) -> None:
         self.end_workers()
 
     # Slices
 
-    def _accept_collected(self, message: FuzzTestsCollected) -> None:
+    def accept_collected(self, message: FuzzTestsCollected) -> None:
         """Record the tests that a worker collected, under the numbers of that worker."""
         self.code_files, self.versions = message.code_files, message.versions
         by_name = {state.task.name: state for state in self.test_states}
@@ -374,23 +329,22 @@ class ReleaseSearch(FuzzPool):
             fixes = running.time_slice.enable
             self.shrink_queue.append((running.test_state, failure.blob, fixes))
 
-
-def measure_coverage(release: ReleaseSearch) -> list[FileCoverage]:
-    """Return the coverage of each file, over all tests of a release."""
-    rows = []
-    for file in release.code_files:
-        ran: set[int] = set()
-        for state in release.test_states:
-            ran |= state.covered_lines.get(file.path, set())
-        toggled, lines = ran & set(file.toggled_lines), ran & set(file.lines)
-        rows.append(
-            FileCoverage(
-                release=release.target.name,
-                file=file.name,
-                toggled=len(toggled),
-                toggled_of=len(file.toggled_lines),
-                lines=len(lines),
-                lines_of=len(file.lines),
+    def measure_coverage(self) -> list[FileCoverage]:
+        """Return the coverage of each file, over all tests."""
+        rows = []
+        for file in self.code_files:
+            ran: set[int] = set()
+            for state in self.test_states:
+                ran |= state.covered_lines.get(file.path, set())
+            toggled, lines = ran & set(file.toggled_lines), ran & set(file.lines)
+            rows.append(
+                FileCoverage(
+                    release=self.name,
+                    file=file.name,
+                    toggled=len(toggled),
+                    toggled_of=len(file.toggled_lines),
+                    lines=len(lines),
+                    lines_of=len(file.lines),
+                )
             )
-        )
-    return rows
+        return rows

@@ -16,11 +16,12 @@ import msgspec
 
 from harness.core.added_counts import add_counts
 from harness.core.files import write_atomically
+from harness.core.outcomes import Outcome
 from harness.runs.fuzz.messages import ExampleNote, TimeSliceResult
 from harness.store.fuzz.values import FoundFailure
-from harness.store.prove.values import SideOutcome, SideResult
+from harness.store.prove.values import SideResult
 
-_PASSING_OUTCOMES = (SideOutcome.PASSED, SideOutcome.NA, SideOutcome.SKIPPED)
+_PASSING_OUTCOMES = (Outcome.PASSED, Outcome.NA, Outcome.SKIPPED)
 
 
 class SliceFiles:

@@ -25,6 +25,7 @@ from hypothesis.strategies import DataObject
 
 from harness.core.errors import NotReadyError
 from harness.core.files import write_atomically
+from harness.core.outcomes import Outcome
 from harness.guards import hypothesis_adapter, run_item
 from harness.runs.fuzz import failure_identity, search_targets
 from harness.runs.fuzz.example_corpus import ExampleCorpus
@@ -32,7 +33,7 @@ from harness.runs.fuzz.failure_files import describe_arguments
 from harness.runs.fuzz.messages import ExampleNote, TimeSlice, TimeSliceResult
 from harness.runs.fuzz.search_engine import use_fuzz_engine
 from harness.store.fuzz.values import FoundFailure
-from harness.store.prove.values import SideOutcome, SideResult
+from harness.store.prove.values import SideResult
 from harness.workers import device_tests
 from harness.workers.line_tracer import LineTracer, select_listed_files
 
@@ -192,11 +193,11 @@ class TimeSliceRun:
         self.note.is_running = False
         self._write_note()
         failing = (
-            SideOutcome.FAILED,
-            SideOutcome.ERROR,
-            SideOutcome.REFUSED,
-            SideOutcome.FLAKY,
-            SideOutcome.CUDA_ERROR,
+            Outcome.FAILED,
+            Outcome.ERROR,
+            Outcome.REFUSED,
+            Outcome.FLAKY,
+            Outcome.CUDA_ERROR,
         )
         if self.first_failure_key and side.outcome in failing:
             self.failures[self.first_failure_key].shrunk = (

@@ -36,7 +36,12 @@ from harness.store.prove.values import SideResult
 from harness.toggles import ToggleContext
 from harness.workers import loaded_programs, supervisor
 from harness.workers.messages import StartFailure, TestRequest
-from harness.workers.pytest_session import WorkerSession, make_choices, run_worker
+from harness.workers.pytest_session import (
+    WorkerSession,
+    find_decisive_line,
+    make_choices,
+    run_worker,
+)
 from harness.workers.shared_process import SharedRun
 from harness.workers.supervisor import TestFiles
 
@@ -49,7 +54,9 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self.problems.append(f"{report.nodeid} cannot be collected: {report.longreprtext}")
+            self.problems.append(
+                f"{report.nodeid} cannot be collected: {find_decisive_line(report)}"
+            )
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:

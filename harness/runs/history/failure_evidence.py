@@ -12,6 +12,7 @@ from harness.store.eval.table import EvalTable
 from harness.store.fuzz.table import FuzzTable
 from harness.store.fuzz.values import RunFailure
 from harness.store.matrix.table import MatrixTable
+from harness.store.matrix.values import FAILURES
 from harness.store.mutate.table import MutationTable
 from harness.store.prove.table import ProveTable
 
@@ -76,7 +77,7 @@ class EvidenceReader:
     ) -> FailureEvidence:
         identity = dict(timeline.item.details)["cell"]
         cell = MatrixTable(self.store).load_cell(last_observation.run_id, identity)
-        failed = [one for one in cell.attempts if one.outcome.is_failure] or cell.attempts
+        failed = [one for one in cell.attempts if one.outcome in FAILURES] or cell.attempts
         file = self._matrix_file_by_run[last_observation.run_id]
         return FailureEvidence(
             last_observation.message,

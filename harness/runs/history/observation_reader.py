@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from harness.core.outcomes import Outcome, RunStatus, Verdict
 from harness.runs.history import run_summaries, time_window
 from harness.runs.history.run_summaries import (
     AttemptSummary,
@@ -22,34 +23,22 @@ from harness.runs.history.run_summaries import (
     name_resource,
     select_packages,
 )
-from harness.runs.history.values import Observation, ObservationOutcome, RunVersions, TrackedItem
+from harness.runs.history.values import Observation, RunVersions, TrackedItem
 from harness.store.database import Store
 from harness.store.eval.table import EvalTable
-from harness.store.eval.values import ComparisonVerdict
 from harness.store.fuzz.table import FuzzTable
 from harness.store.fuzz.values import FuzzRun, FuzzTestResult
 from harness.store.matrix.table import MatrixTable
-from harness.store.matrix.values import AttemptOutcome, MatrixRun
+from harness.store.matrix.values import FAILURES, INCONCLUSIVE_OUTCOMES, MatrixRun
 from harness.store.mutate.table import MutationTable
-from harness.store.mutate.values import (
-    NO_EVIDENCE_OUTCOMES,
-    FaultOutcome,
-    FaultResult,
-    MutationRun,
-)
+from harness.store.mutate.values import NO_EVIDENCE_OUTCOMES, FaultResult, MutationRun
 from harness.store.prove.table import ProveTable
-from harness.store.prove.values import CellVerdict, ProveRun
+from harness.store.prove.values import ProveRun
 
-OK, FAILED = ObservationOutcome.OK, ObservationOutcome.FAILED
-KNOWN_BUG = ObservationOutcome.KNOWN_BUG
-FLAKY, SILENT = ObservationOutcome.FLAKY, ObservationOutcome.SILENT
+OK, FAILED = Verdict.PASSES, Verdict.FAILS
+KNOWN_BUG = Verdict.HAS_BUG
+FLAKY, SILENT = Verdict.FLAKY, Verdict.CANNOT_TELL
 MAX_MESSAGE_LENGTH = 300
-ENDED_STATUSES = ("finished", "done")
-OUTCOME_BY_ATTEMPT = {
-    AttemptOutcome.GREEN: OK,
-    AttemptOutcome.NOT_READY: SILENT,
-    AttemptOutcome.LOST: SILENT,
-}
 
 
 class WindowRun(msgspec.Struct):
@@ -112,14 +101,14 @@ class ObservationReader:
         if moment < self.since:
             return None
         night = time_window.night_from_moment(moment)
-        self.runs.append(WindowRun(run_id, night, moment.timestamp(), status in ENDED_STATUSES))
+        self.runs.append(WindowRun(run_id, night, moment.timestamp(), status is RunStatus.FINISHED))
         return self.runs[-1]
 
     def _observe(
         self,
         item: TrackedItem,
         window_run: WindowRun,
-        outcome: ObservationOutcome,
+        outcome: Verdict,
         versions: RunVersions,
         message: str = "",
         seconds: float = 0.0,
@@ -174,15 +163,15 @@ class ObservationReader:
         self,
         run: ProveRun,
         cell: CellSummary,
-        verdict: CellVerdict,
+        verdict: Verdict,
         window_run: WindowRun,
         versions: RunVersions,
         device: str,
     ) -> None:
         outcome = OK if verdict.is_good else FAILED
-        if verdict is CellVerdict.NA:
+        if verdict is Verdict.NA:
             outcome = SILENT
-        elif verdict is CellVerdict.FLAKY or (verdict.is_good and cell.first_attempt):
+        elif verdict is Verdict.FLAKY or (verdict.is_good and cell.first_attempt):
             outcome = FLAKY
         reason = cell.first_attempt or cell.headline or cell.why
         message = f"{verdict}: {reason}" if reason else str(verdict)
@@ -218,10 +207,10 @@ class ObservationReader:
     ) -> None:
         last = attempts[-1]
         item = self.items.get(("matrix", f"{run.name} {cell}")) or self._make_cell_item(run, cell)
-        failed = [attempt for attempt in attempts if attempt.outcome.is_failure]
-        outcome = OUTCOME_BY_ATTEMPT.get(last.outcome, FAILED)
-        if failed and outcome is OK:
-            outcome = FLAKY
+        failed = [attempt for attempt in attempts if attempt.outcome in FAILURES]
+        outcome = FLAKY if failed else OK
+        if last.outcome is not Outcome.PASSED:
+            outcome = SILENT if last.outcome in INCONCLUSIVE_OUTCOMES else FAILED
         shown = failed[0] if failed else last
         self._observe(
             *(item, window_run, outcome, self._share_versions(item.release, run.commit)),
@@ -260,7 +249,7 @@ class ObservationReader:
             subject: str,
             name: str,
             release: str,
-            outcome: ObservationOutcome,
+            outcome: Verdict,
             message: str,
             base: str = "",
             seconds: float = 0.0,
@@ -281,8 +270,8 @@ class ObservationReader:
         for compared in evaluation.compared:
             if compared.candidate not in planted:
                 verdict = compared.verdict
-                outcome = OK if verdict.is_acceptable else FAILED
-                if verdict in (ComparisonVerdict.NA, ComparisonVerdict.CANNOT_TELL):
+                outcome = OK if verdict.is_good else FAILED
+                if verdict in (Verdict.NA, Verdict.CANNOT_TELL):
                     outcome = SILENT
                 subject = f"{compared.kind} {compared.task}".strip() + " of"
                 message = f"{verdict}: {compared.words.removeprefix(f'{verdict}: ')}"
@@ -391,10 +380,10 @@ class ObservationReader:
         self._observe(whole, window_run, outcome, versions, message, seconds)
 
 
-def _judge_fault(result: FaultResult) -> tuple[ObservationOutcome, str]:
+def _judge_fault(result: FaultResult) -> tuple[Verdict, str]:
     message = f"{result.fate}: {result.fault.words}"
     if result.is_disproved_equivalent:
         return FAILED, f"listed as equal, and {result.by} kills it"
-    if result.fate is FaultOutcome.SURVIVED or result.fate in NO_EVIDENCE_OUTCOMES:
+    if result.fate is Verdict.SURVIVED or result.fate in NO_EVIDENCE_OUTCOMES:
         return FAILED, message
-    return (OK, "") if result.fate is FaultOutcome.KILLED else (SILENT, message)
+    return (OK, "") if result.fate is Verdict.KILLED else (SILENT, message)

@@ -10,12 +10,10 @@ from typing import Any
 
 import msgspec
 
+from harness.core.outcomes import Outcome, Verdict
 from harness.runs.history.values import TrackedItem
 from harness.store.database import Store
-from harness.store.eval.values import ComparisonVerdict
-from harness.store.matrix.values import AttemptOutcome
 from harness.store.prove.table import ProveTable
-from harness.store.prove.values import CellVerdict
 
 REPORTED_PACKAGES = ("torch", "triton", "transformers", "flashinfer-python", "sglang-kernel")
 
@@ -32,7 +30,7 @@ class CellSummary(msgspec.Struct, gc=False):
     device: str
     toggle: str
     guard: str
-    verdict: CellVerdict | None = None
+    verdict: Verdict | None = None
     why: str = ""
     seconds: float = 0.0  # time of both sides, with their overhead
     headline: str = ""  # the headline of the first side with one
@@ -50,7 +48,7 @@ class ReleaseSummary(msgspec.Struct):
 
 
 class AttemptSummary(msgspec.Struct, gc=False):
-    outcome: AttemptOutcome
+    outcome: Outcome
     how: str
     seconds: float = 0.0
     device_seconds: float = 0.0
@@ -84,7 +82,7 @@ class ComparisonSummary(msgspec.Struct):
     candidate: str
     kind: str
     task: str
-    verdict: ComparisonVerdict
+    verdict: Verdict
     words: str
 
 

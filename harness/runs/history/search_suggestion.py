@@ -7,8 +7,9 @@ import shlex
 import msgspec
 from packaging.version import InvalidVersion, Version
 
+from harness.core.outcomes import Verdict
 from harness.runs.history.failure_evidence import FailureEvidence
-from harness.runs.history.values import NightHistory, ObservationOutcome, Timeline
+from harness.runs.history.values import NightHistory, Timeline
 from harness.store.bisect.values import BisectSearch
 
 
@@ -114,7 +115,7 @@ def _find_passing_release(timeline: Timeline, history: NightHistory) -> str:
         and other.item.device == timeline.item.device
         and other.item.release != timeline.item.release
         and other.informative_points
-        and other.informative_points[-1].outcome is ObservationOutcome.OK
+        and other.informative_points[-1].outcome is Verdict.PASSES
     ]
     try:
         failing = Version(timeline.item.release)

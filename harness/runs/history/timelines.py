@@ -6,6 +6,7 @@ import datetime
 import statistics
 from collections.abc import Sequence
 
+from harness.core.outcomes import Verdict
 from harness.runs.history import observation_reader, time_window
 from harness.runs.history.values import (
     FlakeScore,
@@ -13,7 +14,6 @@ from harness.runs.history.values import (
     NightHistory,
     NightResult,
     Observation,
-    ObservationOutcome,
     Timeline,
     TimelineState,
     TrackedItem,
@@ -68,11 +68,7 @@ def _make_timeline(
         determine_state(points, newest_night),
         compute_flake_score([one for _, one in observations]),
     )
-    failed = [
-        one.night_index
-        for one in points
-        if one.outcome in (ObservationOutcome.FAILED, ObservationOutcome.FLAKY)
-    ]
+    failed = [one.night_index for one in points if one.outcome in (Verdict.FAILS, Verdict.FLAKY)]
     if failed:
         line.first_failed, line.last_failed = failed[0], failed[-1]
         _set_since(line)
@@ -85,16 +81,14 @@ def join_observations(night: int, observations: Sequence[Observation]) -> NightR
     if len(observations) == 1:
         one = observations[0]
         return NightResult(night, one.outcome, one, one.seconds, one.device_seconds)
-    telling = [one for one in observations if one.outcome is not ObservationOutcome.SILENT]
+    telling = [one for one in observations if one.outcome is not Verdict.CANNOT_TELL]
     last = telling[-1] if telling else observations[-1]
     outcome = last.outcome
     failed = [
-        one
-        for one in telling
-        if one.outcome is ObservationOutcome.FAILED and one.versions == last.versions
+        one for one in telling if one.outcome is Verdict.FAILS and one.versions == last.versions
     ]
-    if outcome in (ObservationOutcome.OK, ObservationOutcome.KNOWN_BUG) and failed:
-        outcome, last = ObservationOutcome.FLAKY, failed[-1]
+    if outcome in (Verdict.PASSES, Verdict.HAS_BUG) and failed:
+        outcome, last = Verdict.FLAKY, failed[-1]
     return NightResult(
         *(night, outcome, last),
         sum(one.seconds for one in observations),
@@ -109,33 +103,31 @@ def determine_state(points: Sequence[NightResult], newest_night: int) -> Timelin
         return TimelineState.IDLE
     last, word = known[-1]
     if last.night_index != newest_night:
-        return (
-            TimelineState.NOT_RUN
-            if last.outcome is ObservationOutcome.FAILED
-            else TimelineState.IDLE
-        )
-    failed = any(one.outcome is ObservationOutcome.FAILED for one, _ in known)
+        return TimelineState.NOT_RUN if last.outcome is Verdict.FAILS else TimelineState.IDLE
+    failed = any(one.outcome is Verdict.FAILS for one, _ in known)
     return TimelineState.MENDED if word is TimelineState.OK and failed else word
 
 
 def list_night_states(points: Sequence[NightResult]) -> list[tuple[NightResult, TimelineState]]:
     """Return the state of an item in each night with a conclusive outcome."""
     states: list[tuple[NightResult, TimelineState]] = []
-    before, ever = ObservationOutcome.SILENT, False
+    before, ever = Verdict.CANNOT_TELL, False
     for one in points:
-        if one.outcome is ObservationOutcome.SILENT:
+        if one.outcome is Verdict.CANNOT_TELL:
             continue
-        if one.outcome is ObservationOutcome.FAILED:
-            known = before is ObservationOutcome.FAILED
+        if one.outcome is Verdict.FAILS:
+            known = before is Verdict.FAILS
             word = (
                 TimelineState.KNOWN if known else TimelineState.BACK if ever else TimelineState.NEW
             )
-        elif one.outcome in (ObservationOutcome.FLAKY, ObservationOutcome.KNOWN_BUG):
-            word = TimelineState(one.outcome)
+        elif one.outcome is Verdict.FLAKY:
+            word = TimelineState.FLAKY
+        elif one.outcome is Verdict.HAS_BUG:
+            word = TimelineState.KNOWN_BUG
         else:
-            word = TimelineState.MENDED if before is ObservationOutcome.FAILED else TimelineState.OK
+            word = TimelineState.MENDED if before is Verdict.FAILS else TimelineState.OK
         states.append((one, word))
-        fine = (ObservationOutcome.OK, ObservationOutcome.KNOWN_BUG)
+        fine = (Verdict.PASSES, Verdict.HAS_BUG)
         before, ever = one.outcome, ever or one.outcome not in fine
     return states
 
@@ -145,25 +137,23 @@ def _set_since(timeline: Timeline) -> None:
     telling = timeline.informative_points
     if timeline.state.is_failing or timeline.state in (TimelineState.NOT_RUN, TimelineState.MENDED):
         bad = timeline.state is not TimelineState.MENDED
-        while telling and (telling[-1].outcome is ObservationOutcome.FAILED) is bad:
+        while telling and (telling[-1].outcome is Verdict.FAILS) is bad:
             timeline.since_night = telling.pop().night_index
         if bad:
             timeline.last_ok = next(
-                (one for one in reversed(telling) if one.outcome is ObservationOutcome.OK), None
+                (one for one in reversed(telling) if one.outcome is Verdict.PASSES), None
             )
 
 
 def compute_flake_score(observations: Sequence[Observation]) -> FlakeScore:
     """Count the neighbouring outcomes with the same versions, and those that differ."""
-    telling = [one for one in observations if one.outcome is not ObservationOutcome.SILENT]
+    telling = [one for one in observations if one.outcome is not Verdict.CANNOT_TELL]
     differ = of = 0
     for place, one in enumerate(telling):
-        if one.outcome is ObservationOutcome.FLAKY:  # a retry differed
+        if one.outcome is Verdict.FLAKY:  # a retry differed
             differ, of = differ + 1, of + 1
         if place and telling[place - 1].versions == one.versions:
-            alike = (telling[place - 1].outcome is ObservationOutcome.FAILED) == (
-                one.outcome is ObservationOutcome.FAILED
-            )
+            alike = (telling[place - 1].outcome is Verdict.FAILS) == (one.outcome is Verdict.FAILS)
             differ, of = differ + (not alike), of + 1
     return FlakeScore(differ, of)
 

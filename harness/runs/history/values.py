@@ -7,15 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-
-class ObservationOutcome(StrEnum):
-    """The outcome of one observation."""
-
-    OK = "ok"
-    FAILED = "failed"
-    FLAKY = "flaky"  # it failed, and passed in a retry
-    SILENT = "silent"  # it ran without a conclusive outcome
-    KNOWN_BUG = "known bug"  # it failed by a bug that the release has and a toggle fixes
+from harness.core.outcomes import Verdict
 
 
 class TimelineState(StrEnum):
@@ -65,7 +57,7 @@ class Observation(msgspec.Struct, gc=False):
 
     timestamp: float  # seconds since the epoch
     run_id: str
-    outcome: ObservationOutcome
+    outcome: Verdict
     versions: RunVersions
     message: str = ""
     seconds: float = 0.0
@@ -76,7 +68,7 @@ class NightResult(msgspec.Struct, gc=False):
     """An item in one night: its observations joined."""
 
     night_index: int  # its index among the nights
-    outcome: ObservationOutcome
+    outcome: Verdict
     main_observation: Observation  # the most informative one
     seconds: float = 0.0  # time of all observations
     device_seconds: float = 0.0
@@ -111,13 +103,11 @@ class Timeline(msgspec.Struct):
     @property
     def is_flaky(self) -> bool:
         """Whether two pairs of equal versions differ, or a retry did; one pair may be a change."""
-        return self.score.differing > 1 or any(
-            one.outcome is ObservationOutcome.FLAKY for one in self.points
-        )
+        return self.score.differing > 1 or any(one.outcome is Verdict.FLAKY for one in self.points)
 
     @property
     def informative_points(self) -> list[NightResult]:
-        return [point for point in self.points if point.outcome is not ObservationOutcome.SILENT]
+        return [point for point in self.points if point.outcome is not Verdict.CANNOT_TELL]
 
 
 class Night(msgspec.Struct):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import decode_source
 from pathlib import Path
 
@@ -35,8 +35,8 @@ from harness.sanitizer.triton.recorded_reach import KernelReach, shorten_to_pack
 class InventoryBuilder:
     """Joins the kernels of a release with the recorded launches and the names of its code."""
 
-    def __init__(self, request: InventoryRequest) -> None:
-        self.request = request
+    def __init__(self, request: InventoryRequest, report: Callable[[str], None]) -> None:
+        self.request, self.report = request, report
         location = Path(request.location)
         self.source = ReleaseKernels(location, request.source_digest)
         self.texts = {name: decode_source(text) for name, text in iterate_sources(location)}
@@ -57,8 +57,10 @@ class InventoryBuilder:
                 self.lines[file] |= numbers
 
     def build(self) -> KernelInventory:
+        self.report(f"{len(self.source.kernels)} Triton kernels found; who reaches them")
         kernels = [self._list_triton_kernel(kernel) for kernel in self.source.kernels]
         self._reach_helpers(kernels)
+        self.report("who reaches the CUDA kernels")
         kernels += self._list_cuda_kernels()
         is_recording_cuda = any(
             kernel.is_reached for kernel in kernels if kernel.kind is KernelKind.CUDA
@@ -171,7 +173,13 @@ def main() -> None:
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=InventoryRequest)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a module prints becomes the log
-    answers.write(msgspec.json.encode(InventoryBuilder(request).build()) + b"\n")
+
+    def answer(line: bytes) -> None:
+        answers.write(line + b"\n")
+        answers.flush()
+
+    builder = InventoryBuilder(request, lambda step: answer(step.encode()))
+    answer(msgspec.json.encode(builder.build()))
     answers.close()
 
 

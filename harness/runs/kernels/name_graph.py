@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 _DEFINITION = re.compile(r"(?:async )?(?:def|class) (\w+)")
+_WORD = re.compile(r"\w+")
 _NAME = re.compile(r"[A-Za-z_]\w{2,}")
 _CONDITION = re.compile(
     r"server_args\.(\w+)|\b(SGLANG_\w+)|\b(_?(?:is|support|use|enable)_"
@@ -55,6 +56,7 @@ class NameGraph:
 
     def __init__(self, texts: Iterable[tuple[str, str]]) -> None:
         self._texts: dict[str, str] = {}
+        self._words: dict[str, set[str]] = {}  # of the modules that were asked for
         self._definitions: dict[str, list[Definition]] = {}
         self._modules_by_name: dict[str, set[str]] = defaultdict(set)
         for module, text in texts:
@@ -102,11 +104,16 @@ class NameGraph:
 
     def _iterate_referring(self, called: Definition) -> Iterator[Definition]:
         is_unique = len(self._modules_by_name[called.name]) == 1
-        module_name = re.compile(rf"\b{re.escape(called.module.rpartition('.')[2])}\b")
+        module_name = called.module.rpartition(".")[2]
         for caller in self._references[called.name]:
             is_same = caller.module == called.module
-            if is_unique or is_same or module_name.search(self._texts[caller.module]):
+            if is_unique or is_same or module_name in self._list_words(caller.module):
                 yield caller
+
+    def _list_words(self, module: str) -> set[str]:
+        if module not in self._words:
+            self._words[module] = set(_WORD.findall(self._texts[module]))
+        return self._words[module]
 
 
 def _split_definitions(module: str, text: str) -> Iterator[Definition]:

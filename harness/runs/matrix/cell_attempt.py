@@ -19,9 +19,10 @@ import msgspec
 
 from harness.core import paths, process_exit, processes
 from harness.core.child_process import ProcessHandle
+from harness.core.outcomes import Outcome
 from harness.patching.child_environment import ChildEnvironment
 from harness.runs.matrix import exit_outcome, release_setup
-from harness.store.matrix.values import AttemptOutcome, CellAttempt
+from harness.store.matrix.values import CellAttempt
 from harness.workers import command_supervisor
 from harness.workers.command_supervisor import CommandRequest
 from harness.workers.servers import orphans
@@ -66,7 +67,7 @@ def run_attempt(task: CellTask, folder: Path, stop: threading.Event | None = Non
     if failure:
         return CellAttempt(
             task.attempt_number,
-            AttemptOutcome.NOT_READY,
+            Outcome.NOT_READY,
             failure,
             started,
             where=socket.gethostname(),
@@ -76,7 +77,7 @@ def run_attempt(task: CellTask, folder: Path, stop: threading.Event | None = Non
     outcome, how, seconds = _run_supervised(task, folder, stop)
     printed = exit_outcome.read_printed_json(log) if "--json" in task.command else None
     if printed and exit_outcome.is_contradicted(outcome, printed):
-        outcome, how = AttemptOutcome.RED, f"{how}, and yet its --json says that it is not green"
+        outcome, how = Outcome.FAILED, f"{how}, and yet its --json says that it is not green"
     return CellAttempt(
         task.attempt_number,
         outcome,
@@ -102,7 +103,7 @@ def rotate_log(folder: Path, attempt_number: int) -> None:
 
 def _run_supervised(
     task: CellTask, folder: Path, stop: threading.Event | None
-) -> tuple[AttemptOutcome, str, float]:
+) -> tuple[Outcome, str, float]:
     """Return the outcome, its description, and the seconds that the command ran."""
     begun = time.monotonic()
     command_supervisor.write_request(folder, _make_request(task, folder))
@@ -124,7 +125,7 @@ def _run_supervised(
             reason = (
                 f"its supervisor was killed: {process_exit.describe_code(supervisor.returncode)}"
             )
-            return AttemptOutcome.LOST, reason, time.monotonic() - begun
+            return Outcome.LOST, reason, time.monotonic() - begun
         raise OSError(f"cell {task.cell_id} could not be supervised: {error}")
     finally:
         if supervisor.poll() is None:

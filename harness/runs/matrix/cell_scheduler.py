@@ -19,11 +19,12 @@ from pathlib import Path
 
 import msgspec
 
+from harness.core.outcomes import Outcome
 from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import release_setup
 from harness.runs.matrix.cell_attempt import CellTask, get_timestamp
 from harness.runs.matrix.cell_plan import MatrixCell
-from harness.store.matrix.values import AttemptOutcome, CellAttempt
+from harness.store.matrix.values import FAILURES, CellAttempt
 from harness.workers.engine import Assignment, Engine, Worker, WorkPool
 
 FLUSH_SECONDS = 0.25  # the longest time until a finished attempt is saved
@@ -199,7 +200,7 @@ class CellScheduler(WorkPool[MatrixCell, FinishedAttempt]):
 
     def _make_not_ready_attempt(self, cell: MatrixCell, reason: str) -> CellAttempt:
         number = len(self.attempts[cell.identity]) + 1
-        return CellAttempt(number, AttemptOutcome.NOT_READY, reason, get_timestamp(), last=True)
+        return CellAttempt(number, Outcome.NOT_READY, reason, get_timestamp(), last=True)
 
     def _make_task(self, cell: MatrixCell) -> CellTask:
         return CellTask(
@@ -227,11 +228,11 @@ class CellScheduler(WorkPool[MatrixCell, FinishedAttempt]):
 
     def _can_retry(self, cell: MatrixCell, attempt: CellAttempt) -> bool:
         attempts = [*self.attempts[cell.identity], attempt]
-        if attempt.outcome is AttemptOutcome.LOST:
+        if attempt.outcome is Outcome.LOST:
             own = attempts[self.earlier_attempt_counts[cell.identity] :]
-            return sum(one.outcome is AttemptOutcome.LOST for one in own) < MAX_LOSSES
-        failed = sum(one.outcome.is_failure for one in attempts)
-        return attempt.outcome.is_failure and failed <= self.rules.retries
+            return sum(one.outcome is Outcome.LOST for one in own) < MAX_LOSSES
+        failed = sum(one.outcome in FAILURES for one in attempts)
+        return attempt.outcome in FAILURES and failed <= self.rules.retries
 
     def _save_finished(self, finished: list[tuple[str, CellAttempt]]) -> None:
         """Save attempts, now or with the next batch; with --fail-fast a bad cell is the last."""
@@ -241,7 +242,7 @@ class CellScheduler(WorkPool[MatrixCell, FinishedAttempt]):
         late = time.monotonic() > self.saved_at + FLUSH_SECONDS
         if late or any(not one.last for _, one in finished):
             self._flush()
-        if any(one.last and one.outcome is not AttemptOutcome.GREEN for _, one in finished):
+        if any(one.last and one.outcome is not Outcome.PASSED for _, one in finished):
             self.is_given_up = self.is_given_up or self.rules.fail_fast
 
     def _flush(self) -> None:

@@ -9,33 +9,34 @@ from pathlib import Path
 from typing import Any
 
 from harness.core import process_exit
-from harness.core.process_exit import ExitKind
-from harness.store.matrix.values import AttemptOutcome
+from harness.core.outcomes import Outcome
 from harness.workers.command_supervisor import CommandExit
 
 OUTCOME_BY_EXIT_CODE = {
-    0: AttemptOutcome.GREEN,
-    1: AttemptOutcome.RED,
-    2: AttemptOutcome.ERROR,
-    3: AttemptOutcome.NOT_READY,
+    0: Outcome.PASSED,
+    1: Outcome.FAILED,
+    2: Outcome.ERROR,
+    3: Outcome.NOT_READY,
 }
 LOG_TAIL_BYTES = 4000  # a log's end, stored with an attempt
 MAX_LOG_BYTES = 64 << 20  # the largest log that is searched for JSON
 
 
-def judge_exit(ended: CommandExit, time_limit: float) -> tuple[AttemptOutcome, str]:
+def judge_exit(ended: CommandExit, time_limit: float) -> tuple[Outcome, str]:
     """Judge the outcome of a cell by its command's exit, with a description."""
-    if ended.kind is ExitKind.MISSING:
-        return AttemptOutcome.NOT_READY, f"its command is not here: {ended.detail}"
-    if ended.kind is ExitKind.HANG:
-        return AttemptOutcome.HANG, f"ran past its limit of {time_limit:g} s"
+    if ended.kind is Outcome.NOT_FOUND:
+        return Outcome.NOT_READY, f"its command is not here: {ended.detail}"
+    if ended.kind is Outcome.HANG:
+        return Outcome.HANG, f"ran past its limit of {time_limit:g} s"
     code = -signal.SIGTERM if ended.code is None else ended.code
     words = process_exit.describe_code(code)
+    if signal_number := process_exit.find_crash_below_shell(code):
+        code = -signal_number
+        words = f"{words}: {process_exit.get_signal_name(signal_number)} below a shell"
     if code < 0:
-        return AttemptOutcome.CRASH, words
-    if signal_name := process_exit.find_crash_below_shell(code):
-        return AttemptOutcome.CRASH, f"{words}: {signal_name} below a shell"
-    return OUTCOME_BY_EXIT_CODE.get(code, AttemptOutcome.ERROR), words
+        by_kernel = ended.killed_by_kernel
+        return process_exit.describe_exit(code, killed_by_kernel=by_kernel).kind, words
+    return OUTCOME_BY_EXIT_CODE.get(code, Outcome.ERROR), words
 
 
 def read_printed_json(log: Path) -> dict[str, Any] | None:
@@ -66,6 +67,6 @@ def count_verdicts(printed_json: dict[str, Any]) -> dict[str, int]:
     return {}
 
 
-def is_contradicted(outcome: AttemptOutcome, printed_json: dict[str, Any]) -> bool:
+def is_contradicted(outcome: Outcome, printed_json: dict[str, Any]) -> bool:
     """Return whether a command that exited with success printed that it is not green."""
-    return outcome is AttemptOutcome.GREEN and printed_json.get("green") is False
+    return outcome is Outcome.PASSED and printed_json.get("green") is False

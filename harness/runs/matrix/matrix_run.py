@@ -12,6 +12,7 @@ import msgspec
 
 from harness.core import machine, paths
 from harness.core.errors import NotReadyError, UnfixError
+from harness.core.outcomes import RunStatus
 from harness.runs.matrix import shards
 from harness.runs.matrix.cell_plan import MatrixCell, MatrixPlan
 from harness.runs.matrix.cell_scheduler import (
@@ -153,7 +154,7 @@ def execute_run(
         ]
     finally:
         run.seconds = earlier_seconds + time.monotonic() - started
-        run.status = "finished" if is_complete else "stopped"
+        run.status = RunStatus.FINISHED if is_complete else RunStatus.STOPPED
         try:
             MatrixTable(store).save(run)
         finally:

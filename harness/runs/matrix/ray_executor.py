@@ -21,11 +21,12 @@ import ray
 import ray.exceptions
 
 from harness.core.errors import NotReadyError
+from harness.core.outcomes import Outcome
 from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import cell_attempt, code_shipping, node_resources
 from harness.runs.matrix.cell_attempt import CellTask
 from harness.runs.matrix.cell_scheduler import CellExecutor, FinishedAttempt, encode_needs
-from harness.store.matrix.values import AttemptOutcome, CellAttempt
+from harness.store.matrix.values import CellAttempt
 
 MAX_LOG_BYTES = 64_000  # size of a log's end that returns with the result
 CONNECT_SECONDS = 10.0  # the longest wait for a cluster's answer
@@ -146,11 +147,11 @@ class RayExecutor(CellExecutor):
         try:
             packed, log = ray.get(reference)
         except LOSS_ERRORS as error:
-            return _make_unrun_attempt(running, AttemptOutcome.LOST, _take_error_line(error))
+            return _make_unrun_attempt(running, Outcome.LOST, _take_error_line(error))
         except ray.exceptions.RayTaskError as error:
             return _make_unrun_attempt(running, *_classify_task_error(error))
         except ray.exceptions.RayError as error:
-            return _make_unrun_attempt(running, AttemptOutcome.NOT_READY, _take_error_line(error))
+            return _make_unrun_attempt(running, Outcome.NOT_READY, _take_error_line(error))
         folder = Path(task.log_folder)
         folder.mkdir(parents=True, exist_ok=True)
         cell_attempt.rotate_log(folder, task.attempt_number)
@@ -179,7 +180,7 @@ class RayExecutor(CellExecutor):
                 self._forget_task(run)
                 ray.cancel(run, force=True)
                 reason = f"{shortage} any more"
-                finished.append(_make_unrun_attempt(running, AttemptOutcome.NOT_READY, reason))
+                finished.append(_make_unrun_attempt(running, Outcome.NOT_READY, reason))
         return finished
 
     def stop(self) -> None:
@@ -195,11 +196,9 @@ class RayExecutor(CellExecutor):
         super().close()
 
 
-def _make_unrun_attempt(
-    running: RunningTask, outcome: AttemptOutcome, reason: str
-) -> FinishedAttempt:
+def _make_unrun_attempt(running: RunningTask, outcome: Outcome, reason: str) -> FinishedAttempt:
     """Make the record of an attempt that Ray ended, or never started."""
-    seconds = time.monotonic() - running.started if outcome is AttemptOutcome.LOST else 0.0
+    seconds = time.monotonic() - running.started if outcome is Outcome.LOST else 0.0
     task, now = running.task, cell_attempt.get_timestamp()
     attempt = CellAttempt(task.attempt_number, outcome, reason, now, seconds)
     return FinishedAttempt(task.cell_id, attempt)
@@ -231,17 +230,17 @@ def _describe_missing_cluster(address: str | None, reason: str) -> str:
     )
 
 
-def _classify_task_error(error: ray.exceptions.RayTaskError) -> tuple[AttemptOutcome, str]:
+def _classify_task_error(error: ray.exceptions.RayTaskError) -> tuple[Outcome, str]:
     cause = error.cause
     # Without this package a worker cannot unpickle the task; Ray then gives the error as text.
     last = _take_error_line(error, take_last=True)
     if isinstance(cause, ImportError) or last.startswith(MISSING_MODULE):
         module = last.removeprefix(MISSING_MODULE).strip(": ") or str(cause)
         reason = f"the node lacks unfix ({module}): install it there, or use --ship"
-        return AttemptOutcome.NOT_READY, reason
+        return Outcome.NOT_READY, reason
     if isinstance(cause, OSError):
-        return AttemptOutcome.NOT_READY, f"the node could not run it: {cause}"
-    return AttemptOutcome.ERROR, f"unfix itself failed on the node: {last}"
+        return Outcome.NOT_READY, f"the node could not run it: {cause}"
+    return Outcome.ERROR, f"unfix itself failed on the node: {last}"
 
 
 def _take_error_line(error: BaseException, take_last: bool = False) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from harness.core.errors import UnfixError
+from harness.core.outcomes import join_statuses
 from harness.runs.matrix.cell_plan import MatrixCell, MatrixPlan, PlanShard
 from harness.store.matrix.values import MatrixCellResult, MatrixRun
 
@@ -152,7 +153,7 @@ def merge_shards(parts: Sequence[ShardPart]) -> MatrixRun:
         first,
         id="+".join(run.id for run in runs),
         started=min(run.started for run in runs),
-        status="finished" if all(run.status == "finished" for run in runs) else "stopped",
+        status=join_statuses(run.status for run in runs),
         seconds=max(run.seconds for run in runs),
         command=runs[0].command,
         where=f"{len(runs)} shards",

@@ -12,6 +12,7 @@ from typing import Any
 
 from harness.core import device
 from harness.core.errors import NotReadyError, UnfixError
+from harness.core.outcomes import Outcome
 from harness.runs.mutate.messages import (
     FaultAttemptReport,
     FaultAttemptRequest,
@@ -22,7 +23,7 @@ from harness.runs.mutate.messages import (
 )
 from harness.runs.mutate.request import MutationPlan
 from harness.store.mutate.faults import MutationFault
-from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
+from harness.store.prove.values import RepeatMode, SideResult
 from harness.workers.engine import Assignment, Engine, WorkerEnd, WorkPool
 from harness.workers.messages import StartFailure, WorkerSettings
 from harness.workers.worker_process import ENGINE_TEST_FILE, WorkerProcess
@@ -146,7 +147,7 @@ class AttemptPool(WorkPool[PendingAttempt, MutationWorkerMessage]):
         else:
             assignment = self.finish(message.serial)
             side = message.fork_side
-            is_lost = side.outcome is SideOutcome.LOST
+            is_lost = side.outcome is Outcome.LOST
             if not (is_lost and self.repeat_alone(assignment, side.headline)):
                 assignment.item.on_report(message, assignment.item.guard_names)
 
@@ -157,5 +158,5 @@ class AttemptPool(WorkPool[PendingAttempt, MutationWorkerMessage]):
         names = lost.item.guard_names
         if lost.item.fault is None:
             raise NotReadyError(f"two workers ended over {names[0]} ({end.words}): {end.log}")
-        side = SideResult("", SideOutcome.LOST, headline=f"its worker ended: {end.words}")
+        side = SideResult("", Outcome.LOST, headline=f"its worker ended: {end.words}")
         lost.item.on_report(FaultAttemptReport(0, [], side), names)

@@ -171,6 +171,16 @@ _NO_CODE = frozenset(
 )
 
 
+def find_changed_blocks(before: str, after: str) -> list[tuple[range, range]]:
+    """Return each run of lines that differs, as lines of both texts, from 1."""
+    matcher = difflib.SequenceMatcher(None, before.split("\n"), after.split("\n"))
+    return [
+        (range(gone + 1, end + 1), range(first + 1, last + 1))
+        for kind, gone, end, first, last in matcher.get_opcodes()
+        if kind != "equal"
+    ]
+
+
 def find_new_lines(
     before: str, after: str, find_remarks: Callable[[str], set[int]] = find_no_remarks
 ) -> set[int]:

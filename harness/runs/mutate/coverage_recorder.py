@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from harness.core import paths
+from harness.core.outcomes import Outcome
 from harness.runs.mutate import line_coverage
 from harness.runs.mutate.attempt_pool import AttemptPool, PendingAttempt
 from harness.runs.mutate.line_coverage import CoverageRecord, GuardCoverage
 from harness.runs.mutate.listener import MutationListener
 from harness.runs.mutate.messages import FaultAttemptReport
 from harness.runs.mutate.request import MutationPlan
-from harness.store.prove.values import SideOutcome
 
 TRACED_GUARD_SECONDS = 600.0  # the limit of a traced guard
 
@@ -38,11 +38,15 @@ class CoverageRecorder:
     def unknown_guards(self) -> list[str]:
         return [guard for guard in self.guards if guard not in self.coverage.guards]
 
-    def record_unknown_guards(self) -> None:
-        """Run each guard once on the unchanged release, unless its lines are recorded."""
+    def record_unknown_guards(self, suites: Collection[str] = ()) -> None:
+        """Run each guard once on the unchanged release, unless its lines are recorded.
+
+        With the names of suites, the guards of the others wait for another call.
+        """
         self.pool.run_attempts(
             PendingAttempt([(guard, TRACED_GUARD_SECONDS)], self._record, trace=True)
             for guard in self.unknown_guards
+            if not suites or Path(guard.partition("::")[0]).parent.name in suites
         )
 
     def list_recorded(self) -> list[GuardCoverage]:
@@ -50,7 +54,7 @@ class CoverageRecorder:
         return [known[guard] for guard in self.guards if guard in known]
 
     def _record(self, report: FaultAttemptReport, guard_names: list[str]) -> None:
-        ended_well = report.results and report.fork_side.outcome is SideOutcome.PASSED
+        ended_well = report.results and report.fork_side.outcome is Outcome.PASSED
         side = report.results[0].side if ended_well else report.fork_side
         coverage = self.coverage.guards[guard_names[0]] = GuardCoverage(
             guard=guard_names[0],
@@ -62,7 +66,7 @@ class CoverageRecorder:
             imported=report.trace.imported if report.trace else [],
             stand_ins=side.stand_ins,
         )
-        if coverage.outcome is SideOutcome.PASSED:
+        if coverage.outcome is Outcome.PASSED:
             self._on_pass(coverage.guard)
         if coverage.imported:  # what one fork imported, the next ones find imported
             self.pool.import_modules(coverage.imported)

@@ -24,6 +24,7 @@ import pytest
 from harness.core import preparation
 from harness.core.cpp_tokens import is_cpp_path
 from harness.core.errors import UnfixError
+from harness.core.outcomes import Outcome
 from harness.fixes.matching.toggle_status import ToggleState
 from harness.fixes.patch_plan import Direction, PlacedFault, ToggleChoice
 from harness.fixes.registry.schema import CodeTarget
@@ -39,7 +40,7 @@ from harness.runs.mutate.messages import (
     GuardTrace,
 )
 from harness.store.mutate.faults import MutationFault
-from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
+from harness.store.prove.values import RepeatMode, SideResult
 from harness.toggles import ToggleContext
 from harness.workers import device_tests, supervisor
 from harness.workers.line_tracer import LineTracer, select_package_files
@@ -105,7 +106,7 @@ class FaultAttemptRun:
                 live_engine.engine.enter(self.changes)
         except UnfixError as error:
             _get_record_file(self.folder, self.request.serial, "not_live").write_text(str(error))
-            return SideResult("", SideOutcome.PASSED)
+            return SideResult("", Outcome.PASSED)
         pid = os.getpid()
         file = _get_record_file(self.folder, self.request.serial, "ended")
         with open(file, "ab", buffering=0) as ended:
@@ -119,7 +120,7 @@ class FaultAttemptRun:
                     break
                 if cuda_modules.MACHINE_FAILURES:
                     why = f"the build failed: {cuda_modules.MACHINE_FAILURES[0]}"
-                    result.side.outcome, result.side.headline = SideOutcome.LOST, why
+                    result.side.outcome, result.side.headline = Outcome.LOST, why
                 ended.write(msgspec.json.encode(result) + b"\n")
                 if result.side.outcome not in PASSING_OUTCOMES:
                     self.failed = guard, result.side
@@ -131,7 +132,7 @@ class FaultAttemptRun:
                     # Of a template, instantiations that no guard launches may differ.
                     why = "the launched modules have the same code"
                     _get_record_file(self.folder, self.request.serial, "unreached").write_text(why)
-        return SideResult("", SideOutcome.PASSED)
+        return SideResult("", Outcome.PASSED)
 
     # In a process for many attempts
 
@@ -169,7 +170,7 @@ class FaultAttemptRun:
             outcome = repeat_run._run_guard(guard).side.outcome
             if os.getpid() != pid:  # in a fork by the guard that did not exit
                 os._exit(supervisor.INTERNAL_FAILURE_EXIT_CODE)
-            if mode_of_repeat is not RepeatMode.EXAMPLE or outcome is not SideOutcome.NA:
+            if mode_of_repeat is not RepeatMode.EXAMPLE or outcome is not Outcome.NA:
                 break  # else the example cannot be drawn without the fault
         _get_record_file(self.folder, request.serial, "without").write_text(outcome.value)
         return True
@@ -181,7 +182,7 @@ class FaultAttemptRun:
         guard = self.guards[guard_request.guard_number]
         if conflict := self._find_conflict(guard):
             return GuardResult(
-                guard_request.guard_number, SideResult("", SideOutcome.PASSED), conflict=conflict
+                guard_request.guard_number, SideResult("", Outcome.PASSED), conflict=conflict
             )
         item: Any = guard.item
         item.config.stash[plugin.APPLIED_CHANGES] = guard.enabled_fixes
@@ -248,10 +249,10 @@ class FaultAttemptRun:
 
 def _judge_repeated_example(side: SideResult) -> SideResult:
     """Return the result of one example: Hypothesis raises if it passes or cannot be drawn."""
-    if side.outcome is not SideOutcome.ERROR or not side.headline.startswith("DidNotReproduce"):
+    if side.outcome is not Outcome.ERROR or not side.headline.startswith("DidNotReproduce"):
         return side
     passes = hypothesis_adapter.PASSED_PHRASE in side.headline + side.detail
-    outcome = SideOutcome.PASSED if passes else SideOutcome.NA
+    outcome = Outcome.PASSED if passes else Outcome.NA
     return SideResult("", outcome, side.seconds, headline=side.headline)
 
 
@@ -351,7 +352,7 @@ def is_failure_doubtful(folder: Path, request: FaultAttemptRequest, fork_side: S
     if request.fault is None:
         return True
     without = _read_record(folder, request.serial, "without").decode()
-    passed = without == SideOutcome.PASSED.value  # one that skips itself has checked nothing
+    passed = without == Outcome.PASSED.value  # one that skips itself has checked nothing
     return not passed and failing.outcome not in OUTCOMES_RUN_ALONE
 
 

@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import re
 
+from harness.core.outcomes import Outcome, Verdict
 from harness.fixes.matching.nearest_code import format_diff
 from harness.runs.mutate.messages import PASSING_OUTCOMES, FaultAttemptReport, GuardResult
 from harness.sanitizer.violations import EXCEPTIONS_MODULE
 from harness.store.mutate.faults import MutationFault
-from harness.store.mutate.values import FaultOutcome, FaultResult, KillCause
-from harness.store.prove.values import SideOutcome, SideResult
+from harness.store.mutate.values import FaultResult, KillCause
+from harness.store.prove.values import SideResult
 
 # The line of a traceback that names a violation of a kernel check.
 VIOLATION_LINE = re.compile(rf"^{re.escape(EXCEPTIONS_MODULE)}\.\w+: ", re.MULTILINE)
 KILL_CAUSES = {
-    SideOutcome.ERROR: KillCause.EXCEPTION,
-    SideOutcome.FLAKY: KillCause.EXCEPTION,
-    SideOutcome.SEGFAULT: KillCause.CRASH,
-    SideOutcome.ABORT: KillCause.CRASH,
-    SideOutcome.CUDA_ERROR: KillCause.CUDA_ERROR,
-    SideOutcome.EXITED: KillCause.EXIT,
+    Outcome.ERROR: KillCause.EXCEPTION,
+    Outcome.FLAKY: KillCause.EXCEPTION,
+    Outcome.SEGFAULT: KillCause.CRASH,
+    Outcome.ABORT: KillCause.CRASH,
+    Outcome.CUDA_ERROR: KillCause.CUDA_ERROR,
+    Outcome.EXITED: KillCause.EXIT,
 }
 # Ends of a guard that are no evidence of the fault: each is a fate of its own.
 FATES_WITHOUT_EVIDENCE = {
-    SideOutcome.REFUSED: FaultOutcome.REFUSED,
-    SideOutcome.HANG: FaultOutcome.HANG,
-    SideOutcome.OUT_OF_MEMORY: FaultOutcome.OUT_OF_MEMORY,
-    SideOutcome.KILLED: FaultOutcome.LOST,
-    SideOutcome.LOST: FaultOutcome.LOST,
+    Outcome.REFUSED: Verdict.REFUSED,
+    Outcome.HANG: Verdict.HANG,
+    Outcome.OUT_OF_MEMORY: Verdict.OUT_OF_MEMORY,
+    Outcome.SIGNAL: Verdict.LOST,
+    Outcome.LOST: Verdict.LOST,
 }
 
 
 def classify_kill(side: SideResult) -> KillCause:
-    if side.outcome is SideOutcome.FAILED:
+    if side.outcome is Outcome.FAILED:
         return (
             KillCause.MEMORY_REPORT if VIOLATION_LINE.search(side.detail) else KillCause.ASSERTION
         )
@@ -46,14 +47,14 @@ def find_killing_guard(
     for ended, guard in zip(report.results, guards, strict=False):
         if ended.side.outcome not in PASSING_OUTCOMES:
             return guard, ended.side
-    if report.fork_side.outcome is SideOutcome.PASSED:
+    if report.fork_side.outcome is Outcome.PASSED:
         return None
     # The process ended in the next guard, or by itself after the last guard.
     return guards[min(len(report.results), len(guards) - 1)], report.fork_side
 
 
 def record_kill(result: FaultResult, guard: str, side: SideResult) -> None:
-    result.fate, result.how, result.by = FaultOutcome.KILLED, classify_kill(side), guard
+    result.fate, result.how, result.by = Verdict.KILLED, classify_kill(side), guard
     result.headline, result.example, result.detail = side.headline, side.example, side.detail
     result.why = ""
 
@@ -70,7 +71,7 @@ def list_passing_guards(results: list[GuardResult], guards: list[str]) -> list[s
     return [
         guard
         for ended, guard in zip(results, guards, strict=False)
-        if ended.reach and ended.side.outcome is SideOutcome.PASSED
+        if ended.reach and ended.side.outcome is Outcome.PASSED
     ]
 
 

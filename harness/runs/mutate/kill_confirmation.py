@@ -22,13 +22,14 @@ from functools import partial
 
 import msgspec
 
+from harness.core.outcomes import Outcome
 from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
 from harness.runs.mutate import fault_outcomes
 from harness.runs.mutate.attempt_pool import AttemptPool, PendingAttempt
 from harness.runs.mutate.fault_outcomes import FATES_WITHOUT_EVIDENCE
 from harness.runs.mutate.messages import FaultAttemptReport
 from harness.store.mutate.faults import MutationFault
-from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
+from harness.store.prove.values import RepeatMode, SideResult
 
 # For a guard that may only have been slow: the minimum in seconds, and the factor of its limit.
 SLOW_RETRY_LIMITS = (15.0, 2.0)
@@ -83,7 +84,7 @@ class KillConfirmer:
         is a kill, any other result a fate without evidence.
         """
         outcome = failed.side.outcome
-        if outcome is SideOutcome.REFUSED:
+        if outcome is Outcome.REFUSED:
             failed.on_confirmation(failed.side)
         elif outcome in FATES_WITHOUT_EVIDENCE:
             self._run_alone(failed)
@@ -103,7 +104,7 @@ class KillConfirmer:
                 self._repeat_failure(replace(failed, guards=failed.alone, side=kill[1]), 1)
 
         alone = failed.alone
-        if failed.side.outcome is SideOutcome.HANG:
+        if failed.side.outcome is Outcome.HANG:
             least, times = SLOW_RETRY_LIMITS
             alone = [(name, max(least, times * limit)) for name, limit in alone]
         self._pool.waiting.append(
@@ -169,7 +170,7 @@ class KillConfirmer:
                 self._report_failing_guard(
                     failure[0], names, failed.example_factor, failure[1], "an example of "
                 )
-            elif report.results[0].side.outcome is not SideOutcome.PASSED:
+            elif report.results[0].side.outcome is not Outcome.PASSED:
                 # It cannot be drawn without the fault, so nothing was checked: search again.
                 self._repeat_pass(
                     replace(
@@ -201,7 +202,7 @@ class KillConfirmer:
             return
         self._callbacks.setdefault(key, []).append(on_result)
         if len(self._callbacks[key]) == 1:
-            repeated = SideResult("", SideOutcome.PASSED) if repetition else None  # other numbers
+            repeated = SideResult("", Outcome.PASSED) if repetition else None  # other numbers
             self._pool.waiting.append(
                 PendingAttempt(
                     guards,

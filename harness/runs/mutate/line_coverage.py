@@ -22,13 +22,13 @@ from harness.core.code_digest import digest_code, iterate_files, iterate_pytest_
 from harness.core.cpp_scopes import CppSource
 from harness.core.cpp_tokens import is_cpp_path
 from harness.core.files import write_atomically
+from harness.core.outcomes import Outcome
 from harness.fixes.patch_plan import get_position
 from harness.patching.instrumentation import FUNCTION_NODES, iterate_enclosing_statements
 from harness.releases import source_trees
 from harness.runs.mutate.cpp_code import CppModuleCode, find_function
 from harness.runs.mutate.messages import PASSING_OUTCOMES
 from harness.store.mutate.faults import MutationFault
-from harness.store.prove.values import SideOutcome
 from harness.workers.release_target import ReleaseTarget
 
 
@@ -36,7 +36,7 @@ class GuardCoverage(msgspec.Struct):
     """The outcome of a guard without a fault, and the lines that it ran."""
 
     guard: str
-    outcome: SideOutcome
+    outcome: Outcome
     seconds: float
     headline: str = ""
     suite: str = ""  # digest of its file's folder

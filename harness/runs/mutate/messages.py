@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
+from harness.core.outcomes import Outcome
 from harness.store.mutate.faults import MutationFault
-from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
+from harness.store.prove.values import RepeatMode, SideResult
 from harness.workers.messages import StartFailure
 
-PASSING_OUTCOMES = (SideOutcome.PASSED, SideOutcome.NA, SideOutcome.SKIPPED)
+PASSING_OUTCOMES = (Outcome.PASSED, Outcome.NA, Outcome.SKIPPED)
 # Ends that the machine may have caused: the guard runs once more, alone.
 OUTCOMES_RUN_ALONE = (
-    SideOutcome.HANG,
-    SideOutcome.OUT_OF_MEMORY,
-    SideOutcome.KILLED,
-    SideOutcome.LOST,
+    Outcome.HANG,
+    Outcome.OUT_OF_MEMORY,
+    Outcome.SIGNAL,
+    Outcome.LOST,
 )
 
 

@@ -9,6 +9,7 @@ both passed, the fault would survive, and both would run again at the end with m
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -17,11 +18,9 @@ from functools import partial
 
 from harness.core import machine, paths
 from harness.core.added_counts import add_counts
+from harness.core.outcomes import Outcome, Verdict
 from harness.runs.mutate import fault_outcomes, line_coverage
-from harness.runs.mutate.attempt_pool import (
-    AttemptPool,
-    PendingAttempt,
-)
+from harness.runs.mutate.attempt_pool import AttemptPool, PendingAttempt
 from harness.runs.mutate.coverage_recorder import CoverageRecorder
 from harness.runs.mutate.fault_outcomes import FATES_WITHOUT_EVIDENCE
 from harness.runs.mutate.guard_order import GuardOrder
@@ -30,15 +29,10 @@ from harness.runs.mutate.line_coverage import CoverageRecord, GuardCoverage
 from harness.runs.mutate.listener import MutationListener
 from harness.runs.mutate.messages import FaultAttemptReport
 from harness.runs.mutate.request import MutationPlan
+from harness.store.mutate.faults import MutationFault
 from harness.store.mutate.table import MutationTable
-from harness.store.mutate.values import (
-    REACHED_OUTCOMES,
-    FaultOutcome,
-    FaultResult,
-    GuardFacts,
-    MutationRun,
-)
-from harness.store.prove.values import SideOutcome, SideResult
+from harness.store.mutate.values import REACHED_OUTCOMES, FaultResult, GuardFacts, MutationRun
+from harness.store.prove.values import SideResult
 from harness.workers.supervisor import NO_RESULT_HEADLINE
 from harness.workers.worker_process import ENGINE_TEST_FILE
 
@@ -57,9 +51,11 @@ class FaultCase:
     passing_guards: list[str] = field(default_factory=list)  # guards that passed and ran its code
     conflicts: list[str] = field(default_factory=list)
     has_hung: bool = False  # under one guard
+    unreached_reason: str = ""
+    tried: set[str] = field(default_factory=set)  # guards that it was given so far
 
     def __post_init__(self) -> None:
-        self.guard_count = len(self.remaining_guards)
+        self.tried |= {guard.guard for guard in self.remaining_guards}
 
 
 class MutationRunner:
@@ -83,26 +79,22 @@ class MutationRunner:
         self.coverage = CoverageRecord("")
         self.guard_order = GuardOrder()
         self.kill_confirmer = KillConfirmer(self.pool, self._report_problem, self._record_passes)
-        self._started = time.monotonic() - mutation.seconds
+        self._has_all_guards = True  # else those of the faults' own suites alone
+        self._undecided: dict[str, FaultCase] = {}  # by fault
 
     def execute(self) -> None:
         """Run until every fault has a result, or until Ctrl-C. Each result is stored either way."""
-        self.mutation.status = "stopped"
-        self.store.begin(self.mutation)
-        try:
+        with self.store.record_run(self.mutation), contextlib.ExitStack() as ending:
+            ending.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            ending.callback(self.pool.end_workers)
             self.listener.report_start(self.plan.target.name)
             self._start_worker()
+            self._run_own_suites()
             self._measure_coverage()
             if self.plan_from_coverage is not None:
                 self.plan = self.plan_from_coverage(self.coverage)
                 self.pool.import_modules(sorted({fault.module for fault in self.plan.faults}))
             self.pool.run_attempts(self._iterate_attempts())
-            self.mutation.status = "finished"
-        finally:
-            self.pool.end_workers()
-            self.mutation.seconds = time.monotonic() - self._started
-            self.store.save(self.mutation)
-            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _report_problem(self, text: str) -> None:
         self.mutation.recorded_problems.append(text)
@@ -126,18 +118,64 @@ class MutationRunner:
         unknown_count = len(self.recorder.unknown_guards)
         self.listener.report_ready(ready, len(ready.guards) - unknown_count)
 
+    def _run_own_suites(self) -> None:
+        """Run each fault under the suites of its family, before the others' lines are recorded.
+
+        So the first fault need not wait for hundreds of guards. What the family does not kill is
+        undecided, and goes on with the guards of all suites.
+        """
+        families = set(self.plan.families.values())
+        if not families or not self.recorder.unknown_guards or self.mutation.fates:
+            return
+        started = time.monotonic()
+        self.recorder.record_unknown_guards(families)
+        self.mutation.seconds_to_reach = time.monotonic() - started
+        self.coverage.guards = self._list_passing_guards()
+        self._has_all_guards = False
+        self.pool.run_attempts(self._iterate_first_attempts())
+        self._has_all_guards = True
+
+    def _iterate_first_attempts(self) -> Iterator[PendingAttempt]:
+        for fault in self.plan.faults:
+            case = self._make_case(fault)
+            if case.remaining_guards and fault.id not in self.plan.equivalents:
+                yield self._make_attempt(case)
+
+    def _make_case(self, fault: MutationFault) -> FaultCase:
+        """Return the case of a fault, with those guards that reach it and have not run it."""
+        source = self.plan.target.sources.read(fault.module)
+        assert source is not None
+        reaching = line_coverage.find_reaching_guards(fault, source.text, self.coverage)
+        case = self._undecided.pop(fault.id, None)
+        if case is None:
+            result = FaultResult(
+                fault,
+                Verdict.UNREACHED,
+                family=self.plan.families.get(fault.target, ""),
+                diff=fault_outcomes.format_fault_diff(fault, source.text),
+            )
+            case = FaultCase(result, [])
+        new = [guard for guard in reaching if guard.guard not in case.tried]
+        case.remaining_guards = self.guard_order.sort_guards(fault, new)
+        case.tried |= {guard.guard for guard in new}
+        return case
+
     # Coverage
+
+    def _list_passing_guards(self) -> dict[str, GuardCoverage]:
+        known = self.recorder.list_recorded()
+        return {guard.guard: guard for guard in known if guard.outcome is Outcome.PASSED}
 
     def _measure_coverage(self) -> None:
         """Record the lines of guards, and leave out the guards that do not pass."""
         started = time.monotonic()
         self.recorder.record_unknown_guards()
-        self.mutation.seconds_to_reach = time.monotonic() - started
+        self.mutation.seconds_to_reach += time.monotonic() - started
         known = self.recorder.list_recorded()
         for guard in known:
-            if guard.outcome in (SideOutcome.NA, SideOutcome.SKIPPED):
+            if guard.outcome in (Outcome.NA, Outcome.SKIPPED):
                 self.mutation.left_out.append(f"{guard.guard}: {guard.headline}")
-            elif guard.outcome is not SideOutcome.PASSED:
+            elif guard.outcome is not Outcome.PASSED:
                 self._report_problem(f"{guard.guard} fails without any fault: {guard.headline}")
         self.mutation.left_out.append(ENGINE_GUARDS_EXCLUDED)
         self.mutation.guards = [
@@ -147,9 +185,7 @@ class MutationRunner:
             for guard in known
         ]
         self.coverage = self.recorder.coverage
-        self.coverage.guards = {
-            guard.guard: guard for guard in known if guard.outcome is SideOutcome.PASSED
-        }
+        self.coverage.guards = self._list_passing_guards()
 
     # Faults
 
@@ -166,24 +202,18 @@ class MutationRunner:
         for fault in sorted(self.plan.faults, key=lambda fault: fault.id in equivalents):
             if fault.id in done:
                 continue
-            source = self.plan.target.sources.read(fault.module)
-            assert source is not None
-            result = FaultResult(
-                fault,
-                FaultOutcome.UNREACHED,
-                family=self.plan.families.get(fault.target, ""),
-                diff=fault_outcomes.format_fault_diff(fault, source.text),
-            )
-            reaching = line_coverage.find_reaching_guards(fault, source.text, self.coverage)
-            if not reaching:
-                result.why = "no guard runs its lines"
-                self._store_result(result)
+            case = self._make_case(fault)
+            if not case.tried:
+                case.result.why = "no guard runs its lines"
+                self._store_result(case.result)
             elif fault.id in equivalents and not self.plan.run_equivalents:
-                result.fate, result.why = FaultOutcome.EQUIVALENT, equivalents[fault.id]
-                self._store_result(result)
+                case.result.fate = Verdict.EQUAL
+                case.result.why = equivalents[fault.id]
+                self._store_result(case.result)
+            elif case.remaining_guards:
+                yield self._make_attempt(case)
             else:
-                guards = self.guard_order.sort_guards(fault, reaching)
-                yield self._make_attempt(FaultCase(result, guards))
+                self._handle_survival(case, case.unreached_reason)
 
     def _make_attempt(self, case: FaultCase) -> PendingAttempt:
         failing = self.kill_confirmer.failing_guards
@@ -213,14 +243,14 @@ class MutationRunner:
         case.conflicts += [ended.conflict for ended in report.results if ended.conflict]
         kill = fault_outcomes.find_killing_guard(report, guard_names)
         if report.not_live_reason:
-            result.fate, result.why = FaultOutcome.NOT_LIVE, report.not_live_reason
+            result.fate, result.why = Verdict.NOT_LIVE, report.not_live_reason
             self._finish_case(case)
         elif kill is None:
             self._handle_survival(case, report.unreached_reason)
         else:
             guard, side = kill
             if side.headline == NO_RESULT_HEADLINE:
-                side.outcome = SideOutcome.LOST
+                side.outcome = Outcome.LOST
                 problem = f"{result.fault.id}: {guard}: {NO_RESULT_HEADLINE}: {side.detail}"
                 self._report_problem(problem)
             run_count = guard_names.index(guard) + 1
@@ -235,7 +265,7 @@ class MutationRunner:
         """Store the kill; without one, run the remaining guards."""
         if side is not None and side.outcome in FATES_WITHOUT_EVIDENCE:
             fault_outcomes.record_lack_of_evidence(case.result, guard, side)
-            if side.outcome is SideOutcome.HANG:
+            if side.outcome is Outcome.HANG:
                 self._choose_guards_after_hang(case)
         elif side is not None:
             fault_outcomes.record_kill(case.result, guard, side)
@@ -259,13 +289,17 @@ class MutationRunner:
 
     def _handle_survival(self, case: FaultCase, unreached_reason: str = "") -> None:
         result = case.result
+        if not self._has_all_guards:
+            case.unreached_reason = unreached_reason
+            self._undecided[result.fault.id] = case
+            return
         if result.fate in FATES_WITHOUT_EVIDENCE.values():
             pass  # guards that passed do not say how the other one would have ended
         elif not result.ran:
-            described = fault_outcomes.describe_unreached(case.conflicts, case.guard_count)
+            described = fault_outcomes.describe_unreached(case.conflicts, len(case.tried))
             result.why = unreached_reason or described
         else:
-            result.fate = FaultOutcome.SURVIVED
+            result.fate = Verdict.SURVIVED
             if case.example_factor == 1:
                 result.passed = case.passing_guards
                 self._defer_longer_attempt(result)
@@ -274,7 +308,7 @@ class MutationRunner:
     def _record_passes(self, report: FaultAttemptReport, guard_names: list[str]) -> None:
         """Record the seconds of untraced passes, for the time limits of later attempts."""
         for name, ended in zip(guard_names, report.results, strict=False):
-            if ended.side.outcome is SideOutcome.PASSED and not ended.conflict:
+            if ended.side.outcome is Outcome.PASSED and not ended.conflict:
                 self.guard_order.record_pass(name, ended.side.seconds)
 
     def _defer_longer_attempt(self, result: FaultResult) -> None:
@@ -293,11 +327,11 @@ class MutationRunner:
     def _store_result(self, result: FaultResult) -> None:
         """Store a fault's result; after a longer attempt it replaces the first one."""
         reason = self.plan.equivalents.get(result.fault.id)
-        is_reached = result.fate in REACHED_OUTCOMES and result.fate is not FaultOutcome.HANG
+        is_reached = result.fate in REACHED_OUTCOMES and result.fate is not Verdict.HANG
         if reason is not None and is_reached:
             result.why = reason
-            if result.fate is not FaultOutcome.KILLED:
-                result.fate = FaultOutcome.EQUIVALENT
+            if result.fate is not Verdict.KILLED:
+                result.fate = Verdict.EQUAL
         if not result.longer:
             self.mutation.fates.append(result)
         number = next(n for n, known in enumerate(self.mutation.fates, 1) if known is result)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from harness.core.outcomes import Outcome
 from harness.runs.mutate.line_coverage import GuardCoverage
 from harness.runs.pr.source_change import LinesByModule
-from harness.store.pr.values import GuardChange
-from harness.store.prove.values import CellResult, SideOutcome
+from harness.store.pr.part_results import GuardChange, get_test_name
+from harness.store.prove.values import CellResult
 
 
 def count_reached_lines(coverages: Iterable[GuardCoverage], lines: LinesByModule) -> dict[str, int]:
@@ -23,11 +24,6 @@ def count_reached_lines(coverages: Iterable[GuardCoverage], lines: LinesByModule
             name = get_test_name(coverage.guard)
             reached[name] = max(count, reached.get(name, 0))
     return reached
-
-
-def get_test_name(guard: str) -> str:
-    """Return a guard's node id without its parameters."""
-    return guard.partition("[")[0]
 
 
 def resolve_nodes(names: Iterable[str], folder: Path) -> list[str]:
@@ -54,6 +50,25 @@ def compare_cells(cells: Iterable[CellResult], base: str, head: str) -> list[Gua
 def sort_changes(changes: Iterable[GuardChange]) -> list[GuardChange]:
     """Sort the worst first."""
     return sorted(changes, key=lambda one: (not one.is_lost, not one.fails_now))
+
+
+def fill_plain_outcomes(
+    changes: Iterable[GuardChange],
+    before: Iterable[GuardCoverage],
+    after: Iterable[GuardCoverage],
+) -> None:
+    """Fill in how a guard ended as it is where its cell has no such side.
+
+    A cell whose toggle is stale has none: a fix taken back in other words shows here alone.
+    """
+    earlier, later = ({one.guard: one for one in coverages} for coverages in (before, after))
+    for change in changes:
+        if not change.plain_before and change.guard in earlier:
+            change.plain_before = earlier[change.guard].outcome.value
+        if not change.plain_after and change.guard in later:
+            change.plain_after = later[change.guard].outcome.value
+            if change.fails_now:
+                change.headline = later[change.guard].headline
 
 
 def compare_plain_tests(
@@ -99,9 +114,9 @@ def _compare_pair(
     )
     if after is not None:
         side = after.sides.get(after.state)
-        if side is not None and side.outcome is SideOutcome.PASSED:
+        if side is not None and side.outcome is Outcome.PASSED:
             side = after.sides.get("fixed")
-        if side is not None and side.outcome is not SideOutcome.PASSED:
+        if side is not None and side.outcome is not Outcome.PASSED:
             change.headline, change.example = side.headline, side.example
     return change
 

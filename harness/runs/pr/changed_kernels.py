@@ -20,7 +20,7 @@ from harness.runs.mutate.request import MutationPlan
 from harness.runs.pr import source_change
 from harness.runs.pr.source_change import SourceChange
 from harness.sanitizer.triton import capture_folder
-from harness.store.pr.values import KernelAnswer, KernelChange
+from harness.store.pr.part_results import KernelAnswer, KernelChange
 from harness.workers.answering_process import get_log, iterate_answers
 
 DONE_NAME = "done"

@@ -8,15 +8,16 @@ its last bit but one, so the answers are within rounding, not the same bits.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from harness.checking import UncheckableKernel, Violation
 from harness.sanitizer.check import session
-from harness.sanitizer.check.launch_capture import CapturedLaunch
-from harness.store.pr.values import KernelAnswer
+from harness.sanitizer.check.launch_capture import CapturedLaunch, CapturedTensor
+from harness.store.pr.part_results import KernelAnswer
 
 ROUNDING_STEPS = 16  # of the type, at the tensor's largest magnitude
 MAX_LISTED_ARGUMENTS = 40
@@ -111,6 +112,63 @@ def _compare_tensors(name: str, before: torch.Tensor, after: torch.Tensor) -> La
 
 def _read_bytes(tensor: torch.Tensor) -> bytes:
     return bytes(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+
+
+def iterate_draws(launch: CapturedLaunch) -> Iterator[CapturedLaunch]:
+    """Yield launches around one: smaller counts, empty rows, ties.
+
+    Some are none that SGLang would make. The earlier version is run under check, and one that it
+    does not survive is no launch to compare.
+    """
+    for name, value in launch.arguments.items():
+        if isinstance(value, CapturedTensor):
+            for change in _CHANGES:
+                drawn = _change_tensor(launch, name, change)
+                if drawn.memories != launch.memories:
+                    yield drawn
+        elif _is_count(name, value):
+            for smaller in dict.fromkeys((value - 1, value // 2)):
+                yield replace(launch, arguments=launch.arguments | {name: smaller})
+
+
+def _is_count(name: str, value: Any) -> bool:
+    """Return whether an argument may be a count: no stride, no size of a block, no flag."""
+    is_number = isinstance(value, int) and not isinstance(value, bool) and value > 1
+    return is_number and name == name.lower() and "stride" not in name
+
+
+def _empty_some_rows(tensor: torch.Tensor) -> None:
+    """Set each third integer to 0: an empty row, the first slot."""
+    if not tensor.is_floating_point() and tensor.dtype is not torch.bool:
+        tensor.view(-1)[::3] = 0
+
+
+def _lower_integers(tensor: torch.Tensor) -> None:
+    """Halve each second integer: a rank below the largest, a row that ends early."""
+    if not tensor.is_floating_point() and tensor.dtype is not torch.bool:
+        tensor.view(-1)[1::2] //= 2
+
+
+def _make_ties(tensor: torch.Tensor) -> None:
+    """Round floats to halves, so that many are equal."""
+    if tensor.is_floating_point() and tensor.dtype.itemsize > 1:
+        tensor.copy_((tensor.float() * 2).round() / 2)
+
+
+_CHANGES = (_empty_some_rows, _lower_integers, _make_ties)
+
+
+def _change_tensor(
+    launch: CapturedLaunch, name: str, change: Callable[[torch.Tensor], None]
+) -> CapturedLaunch:
+    tensor, number = launch.make_arguments()[name], launch.arguments[name].memory
+    if not tensor.is_contiguous() or not tensor.numel():
+        return launch
+    change(tensor)
+    whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+    memories = list(launch.memories)
+    memories[number] = bytes(whole.numpy().tobytes())[: len(memories[number])]
+    return replace(launch, memories=tuple(memories))
 
 
 def describe_launch(launch: CapturedLaunch) -> list[str]:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from harness.core.outcomes import Verdict
 from harness.core.source_scopes import ReleaseSources
 from harness.runs.mutate import fault_outcomes
 from harness.runs.mutate.function_code import ModuleCode
 from harness.runs.mutate.line_coverage import GuardCoverage
 from harness.store.mutate.faults import MutationFault
-from harness.store.mutate.values import FaultOutcome, FaultResult
-from harness.store.pr.values import UnnoticedFault
+from harness.store.mutate.values import FaultResult
+from harness.store.pr.part_results import UnnoticedFault
 
-UNNOTICED = (FaultOutcome.SURVIVED, FaultOutcome.UNREACHED)
+UNNOTICED = (Verdict.SURVIVED, Verdict.UNREACHED)
 
 
 def make_unreached_results(
@@ -29,7 +30,7 @@ def make_unreached_results(
         assert source is not None
         diff = fault_outcomes.format_fault_diff(fault, source.text)
         why = "no guard runs its lines"
-        results.append(FaultResult(fault, FaultOutcome.UNREACHED, why=why, diff=diff))
+        results.append(FaultResult(fault, Verdict.UNREACHED, why=why, diff=diff))
     return results
 
 
@@ -46,7 +47,7 @@ def list_unnoticed_faults(
     are, if not of those with the fault.
     """
     unnoticed = []
-    for result in sorted(results, key=lambda one: one.fate is FaultOutcome.UNREACHED):
+    for result in sorted(results, key=lambda one: one.fate is Verdict.UNREACHED):
         if result.fate in UNNOTICED:
             nearest, nearness = find_nearest_guard(result, coverages, sources)
             fault = result.fault

@@ -25,11 +25,13 @@ from harness.runs.audit.kernel_discovery import SourceKernel
 from harness.runs.audit.release_kernels import ReleaseKernels
 from harness.runs.pr import kernel_replay
 from harness.sanitizer.check import launch_capture
+from harness.sanitizer.check.launch_capture import CapturedLaunch
 from harness.sanitizer.check.launcher_state import load_launcher_state
-from harness.store.pr.values import KernelAnswer, KernelChange
+from harness.store.pr.part_results import KernelAnswer, KernelChange
 
 KERNEL_SECONDS = 60.0  # of processor time, for all launches of a kernel
 STOP_SECONDS = 20.0  # no further launch begins after that
+MAX_DRAWN_FROM = 3  # captured launches that others are drawn around
 
 
 class ReplayRequest(msgspec.Struct):
@@ -162,7 +164,26 @@ def _compare_kernel(
             change.smallest = [] if is_equal else kernel_replay.describe_launch(launch)
         elif not change.launches:
             change.why = found.why
+    if change.answer in (KernelAnswer.SAME, KernelAnswer.ROUNDING):
+        _compare_draws(earlier, later, launches[:MAX_DRAWN_FROM], change, started)
     return msgspec.to_builtins(change)
+
+
+def _compare_draws(
+    earlier: Any, later: Any, launches: list[CapturedLaunch], change: KernelChange, started: float
+) -> None:
+    """Compare launches around the captured ones, until one differs: these may miss its branch."""
+    for drawn in (drawn for launch in launches for drawn in kernel_replay.iterate_draws(launch)):
+        if time.process_time() - started > STOP_SECONDS:
+            return
+        found = kernel_replay.compare_launch(earlier, later, drawn)
+        if found.answer is KernelAnswer.NOT_COMPARED:
+            continue
+        change.drawn += 1
+        if found.answer in (KernelAnswer.DIFFERENT, KernelAnswer.REPORTED):
+            change.answer, change.why, change.differing = found.answer, found.why, 1
+            change.smallest = kernel_replay.describe_launch(drawn)
+            return
 
 
 if __name__ == "__main__":

@@ -25,15 +25,17 @@ class PrRequest:
     memory: float | None
     fault_limit: int
     seed: int
-    zoo_limit: int
-    deployment_limit: int
+    zoo_limit: int | None  # as many as the budget allows
+    deployment_limit: int | None
+    accepted: list[str]  # results that are green all the same
     budget: float  # seconds that the review is to take, the base's recording left out
     toggles: list[Path]
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
             raise UnfixError(f"-j is a number of tests at a time, not {self.jobs}")
-        if min(self.fault_limit, self.zoo_limit, self.deployment_limit) < 0:
+        limits = (self.fault_limit, self.zoo_limit or 0, self.deployment_limit or 0)
+        if min(limits) < 0:
             raise UnfixError("--faults, --architectures and --deployments are numbers, 0 or more")
 
 

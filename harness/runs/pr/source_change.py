@@ -1,4 +1,5 @@
-"""The lines that a change adds and removes, and those that use a constant it changes.
+"""The lines of Python, Triton and CUDA that a change adds and removes, and those that use a
+constant it changes.
 
 A guard is traced inside of functions alone. A line outside of every function, such as
 `BLOCK = 64`, runs at import, so the lines that read `BLOCK` stand for it.
@@ -11,11 +12,21 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.core.cpp_tokens import CPP_SUFFIXES, is_cpp_path
 from harness.releases.source_trees import SGLANG_PACKAGE, SourceTree
 from harness.runs.mutate import changed_lines
 from harness.store.pr.values import ChangedFile
 
 LinesByModule = dict[str, set[int]]
+
+# Folders of files that no server reads.
+_BESIDE_CODE = frozenset(
+    "test tests docs doc docs_new scripts benchmark benchmarks examples docker assets".split()
+)
+_SERVED_SUFFIXES = (
+    *(".py", ".cu", ".cuh", ".h", ".hpp", ".cpp", ".cc", ".c", ".rs", ".go", ".proto"),
+    *(".json", ".yaml", ".yml", ".jinja", ".cmake", ".toml", "CMakeLists.txt"),
+)
 
 
 @dataclass(frozen=True)
@@ -25,13 +36,40 @@ class SourceChange:
     base: SourceTree
     head: SourceTree
     root: str  # the place of the package in the checkout: "python/", or nothing
-    old_lines: LinesByModule  # of the base
-    new_lines: LinesByModule  # of the head
-    others: list[str]  # changed files that are not Python of the package
+    old_lines: LinesByModule  # of the base, with the neighbours of what is new
+    new_lines: LinesByModule  # of the head, with the neighbours of what is gone
+    others: list[str]  # changed files that are neither Python nor C++ of the package
+    blocks: dict[str, list[tuple[range, range]]]  # lines of the base, and what stands for them
 
     @property
     def modules(self) -> list[str]:
         return sorted({*self.old_lines, *self.new_lines})
+
+    @property
+    def added(self) -> LinesByModule:
+        """The lines of the head that are new or changed."""
+        return {
+            module: {line for _, after in blocks for line in after}
+            for module, blocks in self.blocks.items()
+        }
+
+    @property
+    def removed(self) -> LinesByModule:
+        """The lines of the base that are gone without another in their place."""
+        return {
+            module: {line for before, after in blocks if not after for line in before}
+            for module, blocks in self.blocks.items()
+        }
+
+    @property
+    def unread(self) -> list[str]:
+        """The changed files that a server may read and that nothing here runs."""
+        return [path for path in self.others if _is_served(path)]
+
+    @property
+    def files_of_package(self) -> list[str]:
+        """The changed modules as paths from the package on."""
+        return [self.locate(module).removeprefix(self.root) for module in self.modules]
 
     @property
     def files(self) -> list[ChangedFile]:
@@ -61,20 +99,31 @@ def read_change(base: SourceTree, head: SourceTree, paths: Iterable[str]) -> Sou
     root, others = "", []
     for path in paths:
         before, found, inner = f"/{path}".rpartition(f"/{SGLANG_PACKAGE}/")
-        if found and path.endswith(".py") and before in ("", "/python"):
+        if found and path.endswith((".py", *CPP_SUFFIXES)) and before in ("", "/python"):
             root = f"{before.lstrip('/')}/" if before else ""
-            name = f"{SGLANG_PACKAGE}/{inner}".removesuffix(".py").removesuffix("/__init__")
-            modules.add(name.replace("/", "."))
+            name = f"{SGLANG_PACKAGE}/{inner}"
+            if path.endswith(".py"):
+                name = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            modules.add(name)
         else:
             others.append(path)
-    return SourceChange(
-        base,
-        head,
-        root,
-        changed_lines.compare_trees(head, base, modules),
-        changed_lines.compare_trees(base, head, modules),
-        others,
-    )
+    old_lines = changed_lines.compare_trees(head, base, modules)
+    new_lines = changed_lines.compare_trees(base, head, modules)
+    blocks = {
+        module: changed_lines.find_changed_blocks(
+            changed_lines.read_module_text(base, module) or "",
+            changed_lines.read_module_text(head, module) or "",
+        )
+        for module in sorted({*old_lines, *new_lines})
+    }
+    return SourceChange(base, head, root, old_lines, new_lines, others, blocks)
+
+
+def _is_served(path: str) -> bool:
+    """Return whether a server may read a file: code that is built elsewhere, or data."""
+    folders = path.split("/")[:-1]
+    is_beside = not folders or not _BESIDE_CODE.isdisjoint(folders) or folders[0].startswith(".")
+    return not is_beside and path.endswith(_SERVED_SUFFIXES)
 
 
 def find_traced_lines(
@@ -97,7 +146,7 @@ def find_traced_lines(
 
 
 def parse_module(tree: SourceTree, module: str) -> ast.Module:
-    source = tree.read(module)
+    source = None if is_cpp_path(module) else tree.read(module)
     return ast.parse(source.text if source is not None else "")
 
 

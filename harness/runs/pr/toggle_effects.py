@@ -15,7 +15,7 @@ from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus, find
 from harness.fixes.patch_plan import get_position
 from harness.fixes.registry.schema import Toggle
 from harness.runs.pr.source_change import SourceChange
-from harness.store.pr.values import ToggleChange, ToggleEffect
+from harness.store.pr.part_results import ToggleChange, ToggleEffect
 
 _NEAREST_LINE = re.compile(r"^\+\+\+ .*:(\d+)$", re.MULTILINE)
 PRESENT = (ToggleState.FIXED, ToggleState.BUGGY)

@@ -9,6 +9,7 @@ model stand for them.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import msgspec
 
 from harness.core import paths
+from harness.core.outcomes import RunStatus, Verdict
 from harness.core.wording import format_count
 from harness.releases.managed_releases import get_newest_release
 from harness.releases.source_trees import SourceTree
@@ -24,15 +26,40 @@ from harness.runs.pr import source_change
 from harness.runs.pr.source_change import SourceChange
 from harness.store import record_files
 from harness.store.lane_runs import LaneResult, LaneRunTable
-from harness.store.pr.values import ClaimChange, TouchedItem
-from harness.store.zoo.values import ClaimVerdict, ZooClaim, ZooRun
+from harness.store.pr.part_results import TouchedItem
 
 _MODELS = "sglang.srt.models."
 MAX_READ_RUNS = 30  # in search of an item's functions; older ones may have none
 MAX_NAMED = 12  # of items that were not run, in a note
 _START_SECONDS = 20.0  # of a worker's import of SGLang
 _UNKNOWN_SECONDS = 60.0  # of an item that has not run yet
-_WHOLE_OUTCOMES = ("green", "absent")  # of an item that ran to its end, or that is not there
+_WHOLE_VERDICTS = (
+    Verdict.HOLDS,
+    Verdict.NA,
+)  # it ran to its end, or is not there
+# What a change may be about, with the words of it in names of SGLang and in our definitions.
+FEATURES = {
+    "windows": {"window", "sliding", "swa"},
+    "adapters": {"lora", "adapter", "adapters"},
+    "quantized weights": {
+        "quant",
+        "quantized",
+        "quantization",
+        "fp8",
+        "int8",
+        "awq",
+        "gptq",
+        "scales",
+    },
+    "pages": {"page", "paged", "pages"},
+    "drafts": {"draft", "drafts", "eagle", "speculative", "spec", "verify", "mtp"},
+    "experts": {"moe", "expert", "experts", "topk", "router"},
+    "states": {"mamba", "conv", "ssm", "delta", "gdn", "linear"},
+    "latent attention": {"mla", "latent", "nope", "absorb"},
+    "logit caps": {"softcap", "softcapping", "cap"},
+    "sinks": {"sink", "sinks"},
+    "images": {"vision", "image", "images", "mrope", "vit"},
+}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -77,7 +104,9 @@ def find_known_results(
             if is_unknown(one.name) and (one.functions or one.name not in results):
                 results[one.name] = one
 
-    listed = [run for run in table.list_runs() if run.status == "finished" and not run.toggles]
+    listed = [
+        run for run in table.list_runs() if run.status is RunStatus.FINISHED and not run.toggles
+    ]
     listed.sort(key=lambda run: run.release == release)
     for run in listed[: -MAX_READ_RUNS - 1 : -1]:
         if any(map(is_unknown, run.planned)):
@@ -98,9 +127,10 @@ def leave_out_recorded(
     recorded = {
         one.name
         for run in table.list_runs()
-        if (run.release, run.status, run.toggles, run.code) == (release, "finished", [], code)
+        if (run.release, run.status, run.toggles, run.code)
+        == (release, RunStatus.FINISHED, [], code)
         for one in table.load_whole(run).results
-        if one.functions or one.outcome in _WHOLE_OUTCOMES
+        if one.functions or one.verdict in _WHOLE_VERDICTS
     }
     return [name for name in names if name not in recorded]
 
@@ -200,18 +230,65 @@ def find_touched(
         if reasons:
             hits = len(kernels) + len(functions)
             seconds = result.seconds if result is not None else 0.0
-            touched.append(TouchedItem(name, "; ".join(reasons), hits, seconds))
-    return sorted(touched, key=lambda one: (-one.hits, one.seconds, one.name))
+            item = TouchedItem(name, "; ".join(reasons), hits, seconds)
+            item.runs = [*kernels, *functions]
+            touched.append(item)
+    return touched
+
+
+def find_features(text: str) -> set[str]:
+    """Find what a text is about: the features of which it has a word.
+
+    Example: `sliding_window_size` and `full_to_swa_index_mapping` are about a window.
+    """
+    words = set(re.findall(r"[a-z]+[0-9]*", text.lower()))
+    return {name for name, marks in FEATURES.items() if not words.isdisjoint(marks)}
+
+
+def find_changed_features(change: SourceChange) -> set[str]:
+    """Find what a change is about, by its lines, the functions around them and its files."""
+    texts = list(change.modules)
+    for tree, lines in ((change.base, change.removed), (change.head, change.added)):
+        for module, numbers in lines.items():
+            source = tree.read(module)
+            text = source.text.split("\n") if source is not None else []
+            texts += [text[number - 1] for number in numbers]
+        texts += [name for _, name in find_functions(tree, lines)]
+    return find_features(" ".join(texts))
+
+
+def sort_touched(
+    touched: Iterable[TouchedItem], features: Collection[str], definitions: Mapping[str, str]
+) -> list[TouchedItem]:
+    """Sort the most concerned first, then those that have what the change is about.
+
+    The quickest of equals is first.
+    """
+    touched = list(touched)
+    for one in touched:
+        shared = find_features(_drop_remarks(definitions.get(one.name, ""))) & set(features)
+        one.shared = sorted(shared)
+        if shared:
+            one.why += f"; has {', '.join(one.shared)}"
+    return sorted(touched, key=lambda one: (-one.hits, -len(one.shared), one.seconds, one.name))
+
+
+def _drop_remarks(text: str) -> str:
+    return re.sub(r"#[^\n]*", "", text)
 
 
 def leave_out(
-    touched: Iterable[TouchedItem], kind: ItemKind, limit: int, seconds_left: float
+    touched: Iterable[TouchedItem],
+    kind: ItemKind,
+    limit: int | None,
+    seconds_left: float,
+    lanes: int = 1,
 ) -> None:
     """Say of each item beyond the limit or the budget that it is left out, and why."""
     chosen, used = 0, _START_SECONDS * kind.ends
     for one in touched:
-        cost = one.seconds * kind.ends
-        if chosen >= limit:
+        cost = one.seconds * kind.ends / lanes
+        if limit is not None and chosen >= limit:
             one.left_out = f"--{kind.noun}s {limit}"
         elif used + cost > seconds_left:
             one.left_out = f"more than the {seconds_left:.0f} s that are left of --budget"
@@ -219,37 +296,3 @@ def leave_out(
         else:
             chosen += 1
             used += cost
-
-
-def needs_base_run(after: ZooRun) -> bool:
-    """Return whether something fails or is absent, which it may have done before the change."""
-    return any(one.absent or one.failures for one in after.architectures)
-
-
-def compare_claims(before: ZooRun | None, after: ZooRun) -> list[ClaimChange]:
-    """Pair the claims of both ends; a claim that did not run on the base is untested there.
-
-    An architecture that only the earlier end has is one change, of whether it starts.
-    """
-    earlier = {
-        (one.name, claim.claim): claim.verdict.value
-        for one in (before.present if before is not None else ())
-        for claim in one.claims
-    }
-    gone = [
-        ClaimChange(one.name, claim, earlier[one.name, claim], "absent", one.absent)
-        for one in after.architectures
-        for claim in [ZooClaim.STARTS]
-        if one.absent and (one.name, claim) in earlier
-    ]
-    return gone + [
-        ClaimChange(
-            architecture=one.name,
-            claim=claim.claim.value,
-            before=earlier.get((one.name, claim.claim), ClaimVerdict.UNTESTED.value),
-            after=claim.verdict.value,
-            headline=claim.headline,
-        )
-        for one in after.present
-        for claim in one.claims
-    ]

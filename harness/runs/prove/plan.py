@@ -7,30 +7,28 @@ import math
 import os
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from harness.core import paths
+from harness.core.outcomes import Verdict
 from harness.fixes.registry.schema import Toggle
 from harness.guards import proof_exceptions, verdicts
 from harness.guards.proof_exceptions import ProofException
 from harness.store.prove.values import (
     CellResult,
-    CellVerdict,
     ReleaseFacts,
     RepeatMode,
     SideRepetition,
     SideResult,
-    is_expected_outcome,
 )
 from harness.workers.messages import GuardsCollected, GuardTask, TaskKey
 from harness.workers.release_target import ReleaseTarget
 
 CellKey = tuple[str, str, str, str]  # release, device, toggle, guard
 SIDES_BY_KIND = {"prove": ["buggy", "fixed"], "lifecycle": ["as is"]}
-RepetitionSource = Callable[[CellResult], Iterable[tuple[str, SideRepetition]]]
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,8 @@ class ProveRequest:
     finished_cells: dict[CellKey, CellResult] = field(default_factory=dict)  # before a resumption
     known_seconds: dict[TaskKey, float] = field(default_factory=dict)  # in earlier runs and this
     exceptions: tuple[ProofException, ...] = ()  # the list of suites/proof_exceptions.yaml
+    # Files whose guards run on another device in this run, by that device.
+    files_by_device: dict[str, list[Path]] = field(default_factory=dict)
 
     @property
     def runs_all_guards(self) -> bool:
@@ -63,6 +63,19 @@ class ProveRequest:
     @property
     def sides(self) -> list[str]:
         return SIDES_BY_KIND[self.kind]
+
+    def split_by_device(self) -> list[ProveRequest]:
+        """Return the parts of the run on each of its devices."""
+        elsewhere = [
+            replace(
+                self,
+                device=device,
+                pytest_arguments=[*self.pytest_arguments, *map(str, files)],
+                files_by_device={},
+            )
+            for device, files in self.files_by_device.items()
+        ]
+        return [self, *elsewhere]
 
     def build_pytest_arguments(self) -> list[str]:
         """Build the arguments of pytest, with suites/ unless they name a path."""
@@ -98,15 +111,9 @@ def is_guard_path(arguments: list[str], index: int) -> bool:
 class ReleasePlan:
     """The cells of one release, and the sides that have not run yet."""
 
-    def __init__(
-        self,
-        request: ProveRequest,
-        target: ReleaseTarget,
-        earlier_repetitions: RepetitionSource = lambda _: (),
-    ) -> None:
+    def __init__(self, request: ProveRequest, target: ReleaseTarget) -> None:
         self.request = request
         self.target = target
-        self.earlier_repetitions = earlier_repetitions  # a cell's repetitions in other runs
         self.facts = ReleaseFacts(target.name, request.device)
         self.cells: dict[tuple[str, str], CellResult] = {}  # by toggle and guard
         self.waiting_tasks: deque[TaskKey] = deque()
@@ -139,6 +146,9 @@ class ReleasePlan:
         part, parts = self.request.shard
         if _hash_to_int(f"{task.toggle} {task.guard}") % parts != part - 1:
             return False
+        file = self.request.find_working_folder() / task.guard.partition("::")[0]
+        if any(file in files for files in self.request.files_by_device.values()):
+            return False
         return self._make_cell_key(task) not in self.request.skipped_cells
 
     def _make_cell_key(self, task: GuardTask) -> CellKey:
@@ -150,11 +160,11 @@ class ReleasePlan:
             return known
         cell = CellResult(task.guard, task.toggle, self.target.name, self.facts.device, task.state)
         if task.broken_reason:
-            cell.verdict, cell.why = CellVerdict.BROKEN, task.broken_reason
+            cell.verdict, cell.why = Verdict.BROKEN, task.broken_reason
         elif task.problem:
-            cell.verdict, cell.why = CellVerdict.STALE, task.problem
+            cell.verdict, cell.why = Verdict.STALE, task.problem
         elif task.not_applicable_reason:
-            cell.verdict, cell.why = CellVerdict.NA, task.not_applicable_reason
+            cell.verdict, cell.why = Verdict.NA, task.not_applicable_reason
             self._check_applicability(cell)
         return cell
 
@@ -242,11 +252,7 @@ class ReleasePlan:
     def _find_missing_sides(self, cell: CellResult) -> list[str]:
         if self.request.kind != "prove":
             return [side for side in self.request.sides if side not in cell.sides]
-        missing = verdicts.find_missing_sides(cell)
-        if missing and cell.sides and verdicts.is_long_to_repeat(cell):
-            unknown = [side for side in self.request.sides if side not in cell.sides]
-            return unknown or self._use_earlier_repetitions(cell, missing)
-        return missing
+        return verdicts.find_missing_sides(cell)
 
     def count_missing_runs(self) -> int:
         """Count the first runs of sides that the planned cells still need."""
@@ -261,18 +267,6 @@ class ReleasePlan:
         """Make the random numbers for a cell's next run, from the seed and the cell alone."""
         run_count = sum(1 + len(side.again) for side in cell.sides.values())
         return random.Random(f"{self.request.seed} {cell.key} {run_count} {purpose}")
-
-    def _use_earlier_repetitions(self, cell: CellResult, missing_sides: list[str]) -> list[str]:
-        """Count earlier runs' repetitions for missing ones; one that differs always counts."""
-        known = {again.run for side in cell.sides.values() for again in side.again}
-        for name, again in self.earlier_repetitions(cell):
-            if again.run in known:
-                continue
-            if name in missing_sides or not is_expected_outcome(name, again.outcome):
-                cell.sides[name].again.append(again)
-            if name in missing_sides:
-                missing_sides.remove(name)
-        return verdicts.find_missing_sides(cell)
 
 
 def parse_shard(text: str) -> tuple[int, int]:

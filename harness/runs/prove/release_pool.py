@@ -21,7 +21,7 @@ from harness.workers.messages import GuardsCollected, GuardWorkerSettings, TaskK
 class ProveListener:
     """A listener that ignores the events of a run; a subclass shows them."""
 
-    def report_release_start(self, release: str) -> None: ...
+    def report_release_start(self, release: str, device: str) -> None: ...
 
     def report_release_collected(self, facts: ReleaseFacts, cells: int, sides: int) -> None: ...
 
@@ -47,7 +47,7 @@ class ReleasePool(GuardPool[TaskKey]):
         super().__init__(
             plan.target.name,
             plan.target.python,
-            folder / plan.target.name,
+            folder / f"{plan.target.name}-{request.device}",
             request.find_working_folder(),
             jobs=request.jobs,
             time_limit=request.side_timeout,
@@ -81,7 +81,7 @@ class ReleasePool(GuardPool[TaskKey]):
 
     def prepare(self) -> None:
         """Read the sources: the states of the toggles, and their patches."""
-        self.listener.report_release_start(self.name)
+        self.listener.report_release_start(self.name, self.request.device)
         _fill_release_facts(self.plan)
         self.store.save_release(self.run.id, self.plan.facts)
 

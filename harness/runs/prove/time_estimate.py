@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import fmean
 
+from harness.core.outcomes import RunStatus
 from harness.runs.prove.plan import ProveRequest
 from harness.store.prove.values import ProveRun, ReleaseFacts
 
@@ -70,6 +71,6 @@ def _measure_overhead_factor(run: ProveRun) -> float:
     jobs = int(run.settings.get("jobs", 1))
     measured = sum(cell.seconds for cell in run.cells) / jobs
     import_seconds = min((facts.seconds_to_start for facts in run.releases), default=0.0)
-    if len(run.releases) != 1 or run.status != "finished" or measured <= 0:
+    if len(run.releases) != 1 or run.status is not RunStatus.FINISHED or measured <= 0:
         return 1.0
     return max(1.0, (run.seconds - import_seconds) / measured)

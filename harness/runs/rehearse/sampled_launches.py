@@ -28,6 +28,7 @@ import torch
 
 from harness.runs.rehearse.cuda_launches import CudaCalls
 from harness.runs.rehearse.written_memory import WrittenMemory
+from harness.sanitizer.check import launch_limits
 from harness.sanitizer.check.cpu_launcher import CpuLauncher
 from harness.sanitizer.check.launch_log import KernelLaunch, LaunchLog
 from harness.sanitizer.check.options import CheckOptions
@@ -162,6 +163,10 @@ class SampledLauncher(CpuLauncher):
         sides = grid(values) if callable(grid) else grid
         is_integer = not any(map(has_float, values.values()))
         record, is_new = self._record(kernel, tuple(map(int, sides)), values)
+        if refusal := launch_limits.find_grid_refusal(kernel.fn.__name__, sides):
+            self._skip(frozenset(values), values)
+            self.add_finding(record, refusal)
+            return
         if not is_integer and not self._has_to_run(record, values):
             _, written = self._written_parameters.get(id(record), (None, frozenset(values)))
             self._skip(written, values)
@@ -174,8 +179,9 @@ class SampledLauncher(CpuLauncher):
             self._skip(self._written, values)
             if record is not None:
                 record.refusal = str(refusal)
-        except Violation:
-            pass  # the last one that a launch reports; all of them are in the log
+        except Violation as last:  # of those in the log, or what a card refuses
+            if last not in self.log.errors:
+                self.add_finding(record, last)
         finally:
             self.written.end_launch()
         for error in self.log.errors:

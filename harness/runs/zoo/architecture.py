@@ -123,6 +123,14 @@ def list_families() -> list[str]:
     return sorted(file.stem for file in files if file.stem != "__init__")
 
 
+def read_definition(name: str) -> str:
+    """Read the file of an architecture or a kernel family: what it has."""
+    root = paths.project_folder()
+    families = root / FAMILY_FOLDER / f"{name}.py"
+    file = families if families.is_file() else root / ZOO_FOLDER / "architectures" / f"{name}.yaml"
+    return f"{name}\n{file.read_text(encoding='utf-8')}"
+
+
 def select_rows(names: list[str]) -> tuple[list[Architecture], list[str]]:
     """Return the architectures and the kernel families of these names, or all."""
     families = list_families()

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harness.store.zoo.values import ArchitectureResult, ClaimVerdict, ZooClaim, ZooRun
+from harness.core.outcomes import Verdict
+from harness.store.zoo.values import ArchitectureResult, ZooClaim, ZooRun
 
 ABSENT = "absent"
 NO_RESULT = "no result"
@@ -29,7 +30,7 @@ class ZooChange(msgspec.Struct, frozen=True):
     @property
     def is_worse(self) -> bool:
         is_lost = self.before in GOOD_WORDS and self.after not in GOOD_WORDS
-        return is_lost or self.after == ClaimVerdict.FAILS != self.before
+        return is_lost or self.after == Verdict.FAILS != self.before
 
 
 class ZooChanges(msgspec.Struct, frozen=True):

@@ -12,18 +12,14 @@ from typing import Any
 import msgspec
 
 from harness.core import preloading
+from harness.core.outcomes import Verdict
 from harness.runs.zoo import claims
 from harness.runs.zoo.family_run import FamilyRun
 from harness.runs.zoo.request import ZooWorkerRequest
 from harness.sanitizer.check import session
 from harness.sanitizer.device import installation
 from harness.sanitizer.triton import recorded_reach
-from harness.store.zoo.values import (
-    ArchitectureResult,
-    ClaimResult,
-    ClaimVerdict,
-    ZooClaim,
-)
+from harness.store.zoo.values import ArchitectureResult, ClaimResult, ZooClaim
 from harness.workers.fork_lanes import (
     AnswerPipe,
     compute_in_fork,
@@ -56,7 +52,7 @@ class ArchitectureFork:
             result = self._run_fork(graphs=False)
             assert result is not None, "no graphs were to be captured"
             if result.starts:
-                claim = ClaimResult(ZooClaim.GRAPH, ClaimVerdict.FAILS, failure)
+                claim = ClaimResult(ZooClaim.GRAPH, Verdict.FAILS, failure)
                 result.claims.append(claims.apply_known_reason(self.architecture, claim))
         return result
 
@@ -98,7 +94,7 @@ def run_family(request: ZooWorkerRequest, number: int) -> ArchitectureResult:
 
 
 def make_failure(name: str, headline: str, detail: str = "") -> ArchitectureResult:
-    claim = ClaimResult(ZooClaim.STARTS, ClaimVerdict.FAILS, headline, detail=detail)
+    claim = ClaimResult(ZooClaim.STARTS, Verdict.FAILS, headline, detail=detail)
     return ArchitectureResult(name, [claim])
 
 

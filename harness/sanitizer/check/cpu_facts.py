@@ -47,6 +47,17 @@ class CpuFacts(TritonFacts):
         self.span = span = None if site.argument is None else spans[site.argument]
         self.storage = storage if span is None else span.storage
 
+        self.in_debug_mode = True
+
+    @property
+    def is_warning(self) -> bool:
+        return self.kind is ViolationKind.ASSERTION and not self.in_debug_mode
+
+    @property
+    def skipped(self) -> str:
+        words = "a card skips it: neither debug=True nor TRITON_DEBUG=1 is set for this launch"
+        return "" if self.in_debug_mode else words
+
     @property
     def lanes(self) -> str:
         active = self._numbers[ReportField.ACTIVE_LANES]

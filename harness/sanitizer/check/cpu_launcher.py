@@ -13,6 +13,7 @@ import ctypes
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.sanitizer.check import launch_capture
+from harness.sanitizer.check import interrupts, launch_arguments, launch_capture, launch_limits
 from harness.sanitizer.check.cpu_facts import CpuFacts
 from harness.sanitizer.check.launch_log import KernelLaunch, LaunchLog, to_coordinates, to_full_grid
 from harness.sanitizer.check.launcher_state import load_launcher_state
@@ -30,7 +31,6 @@ from harness.sanitizer.check.tracked_memory import (
     MemoryTracker,
     ProgramId,
     TensorSpan,
-    is_in_host_memory,
 )
 from harness.sanitizer.cpu import program_cache
 from harness.sanitizer.cpu.abi import LaunchField, RegionField, ReportField, UndefinedResult
@@ -38,22 +38,23 @@ from harness.sanitizer.cpu.lowering import LoweredKernel
 from harness.sanitizer.cpu.program_cache import CompiledProgram
 from harness.sanitizer.device import graphs
 from harness.sanitizer.gpu.kernel_summaries import find_place
-from harness.sanitizer.ir.graph import FileLine, KernelGraph, ValueType
-from harness.sanitizer.llvm.number_formats import UnsupportedOnCpu, encode_number, size_of
+from harness.sanitizer.ir.graph import FileLine, KernelGraph
+from harness.sanitizer.llvm.number_formats import UnsupportedOnCpu
 from harness.sanitizer.triton import (
     adapter,
+    compiled_kernels,
     frontend,
     graph_loader,
     line_tracing,
     recorded_reach,
     specialization,
 )
+from harness.sanitizer.triton.compiled_kernels import LaunchedKernel
 from harness.sanitizer.triton.frontend import BoundCall, CallBinder, RuntimeArgument
 from harness.sanitizer.violations.exceptions import UncheckableKernel, Violation
 from harness.sanitizer.violations.sentences import build_violation
 
 _LAUNCH_LOCK = threading.RLock()
-_UINT64_MASK = (1 << 64) - 1
 
 
 class CpuLauncher:
@@ -82,10 +83,12 @@ class CpuLauncher:
         self._state = load_launcher_state()
         launcher = self
 
-        def launch_kernel(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-            if not warmup:
-                name = f"{kernel.fn.__module__}.{kernel.fn.__qualname__}"
-                graphs.run_captured_kernel(name, launcher.launch, kernel, args, grid, options)
+        def launch_kernel(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+            if warmup:
+                return compiled_kernels.compile_for_card(kernel, args, options)
+            name = f"{kernel.fn.__module__}.{kernel.fn.__qualname__}"
+            graphs.run_captured_kernel(name, launcher.launch, kernel, args, grid, options)
+            return LaunchedKernel(kernel, args, options)
 
         self._patches = contextlib.ExitStack()
         self._patches.enter_context(
@@ -113,10 +116,12 @@ class CpuLauncher:
         name = str(kernel.fn.__name__)
         if self._current_launch is not None:
             raise UncheckableKernel(f"{name}: a launch inside a launch")
-        names = kernel.signature.parameters
-        options = {key: value for key, value in options.items() if key in names}
         for hook in kernel.pre_run_hooks:
             hook(*args, **options)
+        names = kernel.signature.parameters
+        adapter.check_options({key: value for key, value in options.items() if key not in names})
+        if compiled_kernels.is_observed_by_compile_hooks():
+            compiled_kernels.compile_for_card(kernel, args, options)
         binder = frontend.get_binder(kernel)
         with torch._C.DisableTorchFunction():
             bound = self.bind_call(binder, args, options)
@@ -127,7 +132,18 @@ class CpuLauncher:
             dict(bound.values),
             kernel.fn.__module__,
             find_place(kernel.fn),
+            compiled_kernels.is_in_debug_mode(kernel, options),
+            options={key: value for key, value in options.items() if key not in names},
         )
+        launch_limits.refuse_grid(launch)
+        launch_limits.refuse_host_memory(launch)
+        launched = LaunchedKernel(kernel, args, options)
+        with compiled_kernels.call_launch_hooks(launched, sides, launch.arguments):
+            self._run_launch(launch, kernel, binder, bound)
+
+    def _run_launch(
+        self, launch: KernelLaunch, kernel: Any, binder: CallBinder, bound: BoundCall
+    ) -> None:
         with torch._C.DisableTorchFunction():
             launch_capture.capture_launch(kernel, dict(bound.values), launch.grid, bound.key)
         self._current_launch = launch
@@ -140,6 +156,9 @@ class CpuLauncher:
             self._launches.errors.append(error)
             if recorded_reach.is_recording():
                 recorded_reach.record_refusal(kernel, str(error))
+            raise
+        except Exception:  # as on a card, nothing is launched
+            self._launches.drop_launch(launch)
             raise
         finally:
             self._current_launch = None
@@ -162,6 +181,8 @@ class CpuLauncher:
             try:
                 program = binder.programs[key] = self.make_program(kernel, binder, bound)
             except Exception as error:
+                if compiled_kernels.is_raised_by_triton(error):
+                    raise
                 raise UncheckableKernel(
                     f"{name}: the checker cannot follow it: {_describe_error(error)}"
                 ) from error
@@ -203,6 +224,7 @@ class CpuLauncher:
         process = self._state
         program, numbers = self._get_program(launch.kernel, kernel, binder, bound)
         lowered = program.lowered
+        launch_limits.refuse_shared_memory(launch, lowered, kernel)
         launch.approximations = lowered.approximations
         values, spans = self._encode_arguments(
             launch, (*bound.runtime_arguments(), *numbers), lowered
@@ -259,8 +281,14 @@ class CpuLauncher:
         context = process.context
         context[:] = [fields.get(field, 0) for field in range(len(LaunchField))]  # type: ignore[call-overload]
         process.next_program += program_count + 1
-        with self._observe_lines(kernel, lowered):
-            program.launch(ctypes.addressof(context))
+        interrupts.watch_context(context)
+        begun = time.perf_counter()
+        try:
+            with self._observe_lines(kernel, lowered):
+                program.launch(ctypes.addressof(context))
+        finally:
+            launch.seconds = time.perf_counter() - begun
+        interrupts.raise_if_interrupted(context)
         if self.measures_extents:
             self.report_extents(lowered, extents.tolist())
         read_report = self._make_report_reader(launch, lowered, spans, tables, get_program)
@@ -321,7 +349,11 @@ class CpuLauncher:
                 self._memory,
                 lambda number: get_program(number - first),
             )
-            return build_violation(facts)
+            facts.in_debug_mode = launch.in_debug_mode
+            violation = build_violation(facts)
+            if isinstance(violation, Violation):
+                violation.is_warning = facts.is_warning
+            return violation
 
         return read_report
 
@@ -336,44 +368,23 @@ class CpuLauncher:
         kinds = iter(lowered.parameter_types)
         for argument in arguments:
             if argument.type.startswith("tensordesc"):
-                self._encode_descriptor(argument, kinds, values, spans)
+                launch_arguments.encode_descriptor(self._memory, argument, kinds, values, spans)
                 continue
             kind = next(kinds)
             value = argument.value
             span = None
             if kind.is_pointer and not isinstance(value, int):
-                span = self._get_span(argument.name, value, kind)
-                value = span.start
-                if self.watched_lines is not None:  # overflow elsewhere may lead anywhere
+                name = argument.name
+                value, span = launch_arguments.find_span(self._memory, name, value, kind)
+                # Overflow outside of the watched lines may lead anywhere.
+                if self.watched_lines is not None or self._options.allows_storage(launch.kernel):
                     span = replace(span, start=span.storage.start, end=span.storage.end)
-            values.append(_encode_value(value, kind.element))
+            values.append(launch_arguments.encode_value(value, kind.element))
             spans.append(span)
         if len(values) != len(lowered.parameter_types):
             counts = f"{len(values)} values for {len(lowered.parameter_types)} parameters"
             raise UncheckableKernel(f"{launch.kernel}: the checker cannot follow it: {counts}")
         return values, spans
-
-    def _get_span(self, name: str, value: Any, value_type: ValueType) -> TensorSpan:
-        base = getattr(value, "base", value)  # the tensor under a reinterpreted one
-        if not isinstance(base, torch.Tensor):
-            raise UncheckableKernel(f"{name} is {type(value).__name__}, and not a tensor")
-        if not is_in_host_memory(base):
-            raise UncheckableKernel(f"{name} is on {base.device}: kernels run on the CPU here")
-        return self._memory.make_span(base, name, size_of(value_type.pointee))
-
-    def _encode_descriptor(
-        self,
-        argument: RuntimeArgument,
-        parameter_types: Iterator[ValueType],
-        values: list[int],
-        spans: list[TensorSpan | None],
-    ) -> None:
-        """Encode a host's descriptor as the arguments that Triton passes in its place."""
-        base, *rest = adapter.expand_descriptor(argument.value)
-        span = self._get_span(argument.name, base, next(parameter_types))
-        values.append(span.start)
-        values += [_encode_value(value, next(parameter_types).element) for value in rest]
-        spans += [span, *[None] * len(rest)]
 
 
 def _address_of_bytes(packed: bytes) -> int:
@@ -381,16 +392,6 @@ def _address_of_bytes(packed: bytes) -> int:
     return ctypes.cast(ctypes.c_char_p(packed), ctypes.c_void_p).value or 0
 
 
-def _encode_value(value: Any, element: str) -> int:
-    if element[0] == "i" or element.startswith("ptr<"):
-        return int(value) & _UINT64_MASK
-    if element not in ("f16", "bf16", "f32", "f64"):
-        raise UncheckableKernel(f"an argument of type {element}")
-    return encode_number(float(value), element)
-
-
 def _describe_error(error: Exception) -> str:
-    text = str(error).strip()
-    if isinstance(error, UnsupportedOnCpu):
-        return text
-    return f"Triton refuses it: {type(error).__name__}: {text}"
+    text = " ".join(str(error).split())
+    return text if isinstance(error, UnsupportedOnCpu) else f"{type(error).__name__}: {text}"

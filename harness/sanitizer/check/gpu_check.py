@@ -36,9 +36,9 @@ from harness.sanitizer.violations.exceptions import DeviceLost, UncheckableKerne
 class GpuCheck(Check):
     device = "cuda"
 
-    def __init__(self, checks: tuple[str, ...]) -> None:
+    def __init__(self, checks: tuple[str, ...], whole_storages: bool = False) -> None:
         super().__init__()
-        self._checks = checks
+        self._checks, self._whole_storages = checks, whole_storages
         self.arguments_without_zones: set[str] = set()  # too large for a copy
         self.unchecked_kernels: set[str] = set()  # Triton kernels that ran unchecked
 
@@ -72,7 +72,9 @@ class GpuCheck(Check):
         torch.cuda.synchronize()
         if list(PROCESS_REPORTS.read_new_reports()):  # left by a session that another error ended
             PROCESS_REPORTS.reset()
-        launcher = CheckedLauncher(self._checks, symbolic_constants=True)
+        launcher = CheckedLauncher(
+            self._checks, symbolic_constants=True, whole_storages=self._whole_storages
+        )
         launcher.start()
         launcher.start_inductor()
 

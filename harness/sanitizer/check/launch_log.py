@@ -30,7 +30,10 @@ class KernelLaunch:
     arguments: dict[str, Any] = field(repr=False)
     module: str = ""
     place: str = ""  # file:line of the kernel
+    in_debug_mode: bool = True  # as without it, a card skips the kernel's assertions
+    options: dict[str, Any] = field(default_factory=dict, repr=False)  # Triton's: num_warps, …
     refusal: str = ""  # why it was not run
+    seconds: float = 0.0  # that its programs ran
     approximations: tuple[str, ...] = ()  # a GPU may compute these otherwise, within bounds
 
     @property
@@ -116,12 +119,18 @@ class LaunchLog(list[KernelLaunch]):
                     return violation
         return None
 
+    def drop_launch(self, launch: KernelLaunch) -> None:
+        """Take back the last launch, which began and did not run."""
+        assert self[-1] is launch
+        self.pop()
+
     def end_launch(self, launch: KernelLaunch) -> None:
         while self._active_rules:
             rules, rule = self._active_rules.pop()
             rules.remove(rule)
-        for observe in self.observers:
-            observe(launch)
+        if any(launch is known for known in self[-1:]):
+            for observe in self.observers:
+                observe(launch)
         if not self.keeps_tensors:
             for name, value in list(launch.arguments.items()):
                 if isinstance(value, torch.Tensor):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from harness.sanitizer.cpu.arithmetic import Arithmetic
 from harness.sanitizer.violations.kinds import CHECK_NAMES, KINDS_OF_CHECKS, RACES
 
 MAX_REPORTS = 64
+STORAGE_BOUNDS = "bounds=storage"  # among the checks: `bounds`, with storages for bounds
+ALL_KERNELS = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,8 @@ class CheckOptions:
     checks: tuple[str, ...] = CHECK_NAMES
     max_reports: int = 1  # the launch with the last of them ends in it
     all_configurations: bool = False  # of autotuned kernels; otherwise the first one
+    # Of these kernels a pointer may reach the whole storage of its tensor; ALL_KERNELS: of each.
+    storage_kernels: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.checks if name not in CHECK_NAMES]
@@ -31,6 +36,15 @@ class CheckOptions:
             )
         if not 1 <= self.max_reports <= MAX_REPORTS:
             raise ValueError(f"from 1 to {MAX_REPORTS} reports, and not {self.max_reports}")
+
+    def allow_storage(self, bounds: str, kernels: Sequence[str] = ()) -> CheckOptions:
+        """Return these options with what `@pytest.mark.sanitize(bounds="storage")` asks for."""
+        if bounds != "storage":
+            raise ValueError(f"bounds can be 'storage', and not '{bounds}'")
+        return replace(self, storage_kernels=self.storage_kernels | set(kernels or (ALL_KERNELS,)))
+
+    def allows_storage(self, kernel: str) -> bool:
+        return not self.storage_kernels.isdisjoint((kernel, ALL_KERNELS))
 
     def make_report_states(self, site_count: int, ignores_races: bool) -> Any:
         """Make the table that says for each site and kind whether to report it."""

@@ -15,7 +15,7 @@ from typing import Any
 from harness.core import device as chosen
 from harness.sanitizer.check.declarations import Check
 from harness.sanitizer.check.launch_log import LaunchLog
-from harness.sanitizer.check.options import CheckOptions
+from harness.sanitizer.check.options import ALL_KERNELS, CheckOptions
 from harness.sanitizer.check.tracked_memory import MemoryTracker
 from harness.sanitizer.cpu.arithmetic import Arithmetic
 from harness.sanitizer.violations.exceptions import Violation
@@ -34,6 +34,7 @@ def checked(
     max_reports: int = 1,
     all_configurations: bool = False,
     launch_checks: Sequence[str] = (),
+    bounds: str = "tensor",
 ) -> Iterator[Check]:
     """Open a session on a device ("cpu", "cuda", "virtual"), by default on the run's.
 
@@ -50,14 +51,18 @@ def checked(
     goes on behind a violation; the first one is raised when the session ends, the others are its
     notes. An access outside of its tensor reads 0 then, and writes nothing. Of an autotuned kernel
     the first configuration runs; with `all_configurations` each of them (`check.launches` counts
-    them in `configuration_counts`).
+    them in `configuration_counts`). With `bounds="storage"` a pointer may reach the whole storage
+    that its tensor is a view of.
     """
     options = CheckOptions(
         Arithmetic.EXACT if exact else Arithmetic.SPECIFIED,
         tuple(checks),
         max_reports,
         all_configurations,
+        frozenset([ALL_KERNELS] if bounds == "storage" else []),
     )
+    if bounds not in ("tensor", "storage"):
+        raise ValueError(f"bounds are those of the tensor or of its storage, and not '{bounds}'")
     device = device or chosen.get_device()
     if launch_checks and device == "cpu":
         raise ValueError("graphs and streams are checked on a GPU or on device 'virtual'")
@@ -138,4 +143,5 @@ def _make_check(device: str, options: CheckOptions, all_checks: bool) -> Check:
     from harness.sanitizer.check.gpu_check import GpuCheck
     from harness.sanitizer.gpu import ALL_CHECKS, DEFAULT_CHECKS
 
-    return GpuCheck(ALL_CHECKS if all_checks else DEFAULT_CHECKS)
+    whole_storages = bool(options.storage_kernels)
+    return GpuCheck(ALL_CHECKS if all_checks else DEFAULT_CHECKS, whole_storages)

@@ -37,6 +37,7 @@ class LaunchField(IntEnum):
     REPORT_COUNT = 26
     REPORT_LIMIT = 27  # the launch ends with this many reports
     REPORT_STATES = 28  # a `ReportState` for each site and kind
+    INTERRUPTED = 30  # not 0: a signal ends the launch
     EXTENTS = 29  # for each site the largest 32-bit integer in its addresses; 0 if not measured
 
 

@@ -16,7 +16,6 @@ _LIMIT_OF_DIVISORS = "0x47D0000000000000"  # 2**126: above it `div.approx` gives
 
 # Steps in float64: `{0}` and `{1}` are the operands, `{v0}` is the result of the first step.
 _STEPS: dict[str, tuple[str, ...]] = {
-    "ex2": ("call double @exp2(double {0})",),
     "lg2": ("call double @log2(double {0})",),
     "sin": ("call double @sin(double {0})",),
     "cos": ("call double @cos(double {0})",),
@@ -27,9 +26,6 @@ _STEPS: dict[str, tuple[str, ...]] = {
     "log": ("call double @log(double {0})",),
     "log10": ("call double @log10(double {0})",),
     "pow": ("call double @pow(double {0}, double {1})",),
-    "rcp": ("fdiv double 1.0, {0}",),
-    "sqrt": ("call double @llvm.sqrt.f64(double {0})",),
-    "rsqrt": ("call double @llvm.sqrt.f64(double {0})", "fdiv double 1.0, {v0}"),
     "div": (
         "fdiv double {0}, {1}",
         "call double @llvm.fabs.f64(double {1})",
@@ -39,7 +35,6 @@ _STEPS: dict[str, tuple[str, ...]] = {
         "fmul double {0}, 0.0",
         "select i1 {v4}, double {v5}, double {v0}",
     ),
-    "full": ("fdiv double {0}, {1}",),
 }
 _INSTRUCTION = re.compile(
     r"(ex2|lg2|sin|cos|tanh|rcp|sqrt|rsqrt|div)\.(approx|full)(\.ftz)?\.(f32|f16|bf16)(x2)?"
@@ -55,29 +50,10 @@ FAST_FUNCTIONS = {
 }
 
 
-def find_approximate_rule(opcode: str) -> str | None:
-    """Return the rule of an approximate instruction, such as "ex2" for `ex2.approx.ftz.f32`."""
-    match = _INSTRUCTION.fullmatch(opcode)
-    if match is None:
-        return None
-    return "full" if match[2] == "full" else match[1]
+def is_approximate(opcode: str) -> bool:
+    return _INSTRUCTION.fullmatch(opcode) is not None
 
 
-def emit_approximation(
-    code: LlvmFunction, rule: str, operands: list[str], flush: bool = False
-) -> str:
-    """Emit a rule on floats; with `flush` a subnormal operand or result is a zero of its sign."""
-    wide = []
-    for value in operands:
-        if flush:
-            value = emit_flush(code, value)
-        wide.append(code.let(f"fpext float {value} to double"))
-    narrow = code.let(f"fptrunc double {code.let_steps(_STEPS[rule], wide)} to float")
-    return emit_flush(code, narrow) if flush else narrow
-
-
-def emit_flush(code: LlvmFunction, value: str) -> str:
-    size = code.let(f"call float @llvm.fabs.f32(float {value})")
-    is_subnormal = code.let(f"fcmp olt float {size}, 0x3810000000000000")  # 2**-126
-    zero = code.let(f"call float @llvm.copysign.f32(float 0.0, float {value})")
-    return code.let(f"select i1 {is_subnormal}, float {zero}, float {value}")
+def emit_approximation(code: LlvmFunction, rule: str, operands: list[str]) -> str:
+    wide = [code.let(f"fpext float {value} to double") for value in operands]
+    return code.let(f"fptrunc double {code.let_steps(_STEPS[rule], wide)} to float")

@@ -1,362 +1,278 @@
-"""PTX in a kernel (`tl.inline_asm_elementwise`), instruction by instruction.
+"""PTX in a kernel (`tl.inline_asm_elementwise`): a function that runs one block on a few lanes.
 
-A block of assembly gets registers with one element, or with several narrow ones packed into one,
-and gives others back. Registers are bits here; an instruction reads them as its type says. Example:
-`{ .reg .pred p; setp.gt.f32 p, $1, 20.; @p mov.f32 $0, $1; @!p ex2.approx.ftz.f32 $0, $1; }` is a
-comparison, and two values of `$0` between which it selects. An instruction that is not in the table
-is refused by name, as is one that rounds otherwise than to the nearest.
+The block becomes the body of a kernel in PTX, which PTX's own reader and emitters turn into LLVM's
+assembly. Each register of the constraints is a parameter or a result, of one element or of several
+narrow ones packed into it. Example: with "=r,r", `shl.b32 $0, $1, 2;` is
+
+    .entry assembly() { .reg .b32 %arg0; .reg .b32 %arg1; shl.b32 %arg0, %arg1, 2;
+                        mov.b32 %out0, %arg0; }
+
+in which `%arg1` is undefined to the reader, and so a parameter here. What needs a thread, memory or
+other lanes is refused by name.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from harness.sanitizer.cpu import approximations
-from harness.sanitizer.cpu.assembly_parser import (
-    AssemblyBlock,
-    AssemblyStatement,
-    get_group_size,
-    parse_block,
-)
-from harness.sanitizer.cpu.exact_intrinsics import MAXIMUM, MINIMUM, ROUNDED_OPERATIONS
-from harness.sanitizer.ir.graph import IROperation
-from harness.sanitizer.llvm.number_formats import (
-    FLOAT_SUFFIXES,
-    PTX_COMPARISONS,
-    PTX_FLOAT8,
-    UnsupportedOnCpu,
-    emit_narrowing,
-    emit_widening,
-    llvm_type,
-    llvm_type_bits,
-    widened_type,
-)
+from harness.sanitizer.cpu.control_flow import ControlFlowLowering
+from harness.sanitizer.ir.flow import list_branch_targets
+from harness.sanitizer.ir.graph import IROperation, KernelGraph
+from harness.sanitizer.llvm.number_formats import UnsupportedOnCpu, llvm_type, llvm_type_bits
 from harness.sanitizer.llvm.text import LlvmFunction
+from harness.sanitizer.ptx.float_ops import emit_float
+from harness.sanitizer.ptx.instructions import Instruction, UnsupportedPtx, is_float_type
+from harness.sanitizer.ptx.module_text import PtxText
+from harness.sanitizer.ptx.operations import find_operation
+from harness.sanitizer.ptx.parser import PtxSyntaxError
+from harness.sanitizer.ptx.reader import read_kernel
+from harness.sanitizer.ptx.thread_code import ThreadCode
 
 _CONSTRAINT_BITS = {"b": 1, "h": 16, "r": 32, "f": 32, "l": 64, "d": 64}
-_PTX_FLOATS = {"f16": "f16", "bf16": "bf16", "f32": "f32", "f64": "f64"}
-_PACKED = {"f16": "f16", "bf16": "bf16", **PTX_FLOAT8}
-# Results of these are what the rule says, rounded to the nearest; a third word is a modifier.
-_FLOAT_RULES = ROUNDED_OPERATIONS | {
-    "neg": "fneg {t} {0}",
-    "abs": "call {t} @llvm.fabs.{s}({t} {0})",
-    "min": MINIMUM,
-    "max": MAXIMUM,
-}
-# Without a word for their rounding these mean another operation.
-_NEEDS_ROUNDING = frozenset(("div", "fma", "sqrt", "rcp"))
-_INTEGER_RULES = {
-    "add": "add {t} {0}, {1}",
-    "sub": "sub {t} {0}, {1}",
-    "mul.lo": "mul {t} {0}, {1}",
-    "and": "and {t} {0}, {1}",
-    "or": "or {t} {0}, {1}",
-    "xor": "xor {t} {0}, {1}",
-    "not": "xor {t} {0}, -1",
-}
+_DECIMAL = re.compile(r"(?<![\w.$%])-?(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])")
 
 
-def emit_block(
-    code: LlvmFunction, operation: IROperation, groups: list[list[str]]
-) -> list[list[str]]:
-    """Emit a block on a group of each operand; return a group of each result."""
-    block = parse_block(operation)
-    run = _BlockRun(code, block)
-    constraints = [
-        word.strip(' =&"')[-1:]
-        for word in operation.attributes.get("constraints", "").strip('"').split(",")
-        if word.strip() and not word.strip().startswith("~")
-    ]
-    size, number = get_group_size(operation), 0
-    places: list[tuple[str, int, list[str]]] = []
+@dataclass(frozen=True, slots=True)
+class AssemblyBlock:
+    """A block with the widths of its registers, results first, and what each takes its value from.
+
+    `sources`: by register; of an operand with the constraint "0" also the result's register.
+    """
+
+    text: str
+    widths: tuple[int, ...]
+    sources: dict[str, int]
+    result_count: int
+
+    def read(self) -> tuple[KernelGraph, list[str]]:
+        """Read its graph and the names of its instructions."""
+        lines = [
+            f".reg .{_name_type(width)} %arg{place};" for place, width in enumerate(self.widths)
+        ]
+        lines.append(self.text)
+        for place, width in enumerate(self.widths[: self.result_count]):
+            kind = _name_type(width)
+            lines.append(f".reg .{kind} %out{place}; mov.{kind} %out{place}, %arg{place};")
+        body = "\n".join(lines)
+        module = PtxText(f".entry assembly()\n{{\n{body}\n}}")
+        kernel = module.read_kernel("assembly")
+        return read_kernel(module, kernel), [statement.name for statement in kernel.statements]
+
+
+def _name_type(width: int) -> str:
+    return "pred" if width == 1 else f"b{width}"
+
+
+def get_group_size(operation: IROperation) -> int:
+    """Return how many elements one run of the block takes of each operand."""
+    return operation.get_int("packed_element", 1)
+
+
+def _make_block(operation: IROperation, result_count: int) -> AssemblyBlock:
+    words = operation.attributes.get("constraints", "").strip('"').split(",")
+    names = [word.strip(" =&+") for word in words if word.strip() and word.strip()[0] != "~"]
+    widths: list[int] = []
+    sources: dict[str, int] = {}
+    for place, name in enumerate(names):
+        if name.isdigit():
+            sources[f"%arg{name}"] = place
+        elif name not in _CONSTRAINT_BITS:
+            raise UnsupportedOnCpu(f"inline assembly: the constraint {name}")
+        widths.append(widths[int(name)] if name.isdigit() else _CONSTRAINT_BITS[name])
+        if place >= result_count:
+            sources[f"%arg{place}"] = place
+    text = operation.attributes.get("asm_string", "").strip('"')
+    text = text.replace("\\0A", "\n").replace("\\09", "\t")
+    text = re.sub(r"//[^\n]*", "", text).strip()
+    if text and text[-1] not in ";}":
+        text += ";"
+    text = ";".join(map(_encode_decimals, text.split(";")))
+    text = re.sub(r"\$(\d+)", r"%arg\1", text).replace("$$", "$")
+    return AssemblyBlock(text, tuple(widths), sources, result_count)
+
+
+def _encode_decimals(statement: str) -> str:
+    """Write decimal numbers as bits, which the type of their instruction decides."""
+
+    def encode(match: re.Match[str]) -> str:
+        if re.search(r"\.f64\b", statement):
+            return f"0d{struct.pack('>d', float(match[0])).hex()}"
+        return f"0f{struct.pack('>f', float(match[0])).hex()}"
+
+    return _DECIMAL.sub(encode, statement)
+
+
+def lower_assembly(emitter: ControlFlowLowering, operation: IROperation) -> None:
+    """Run a block on each group of lanes, the last group filled with its last."""
+    size, code = get_group_size(operation), emitter.code
+    places = [*_place_registers(operation, size)]
+    result_count = sum(len(names) for _, _, names in places[: len(operation.results)])
+    block = _make_block(operation, result_count)
+    number = sum(len(names) for _, _, names in places)
+    if number > len(block.widths):
+        count = f"{len(block.widths)} constraints for {number} registers"
+        raise UnsupportedOnCpu(f"inline assembly: {count}")
+    function = _emit_function(emitter, block)
+    lanes = max(1, operation.results[0].type.lanes)
+    emitter.materialize(*operation.operands)
+    buffers = [emitter.allocate_for_type(result.type) for result in operation.results]
+    bases = [emitter.emit_buffer_address(buffer) for buffer in buffers]
+    outputs = [code.alloca(f"i{width}") for width in block.widths[:result_count]]
+    with code.loop(-(-lanes // size)) as group:
+        start = code.let(f"mul i64 {group}, {size}")
+        indices = [
+            code.let(
+                f"call i64 @llvm.umin.i64(i64 {code.let(f'add i64 {start}, {place}')},"
+                f" i64 {lanes - 1})"
+            )
+            for place in range(size)
+        ]
+        arguments = [f"ptr {output}" for output in outputs]
+        for operand, (kind, per_register, names) in zip(
+            operation.operands, places[len(operation.results) :], strict=True
+        ):
+            values = [emitter.emit_lane(operand, index, {})[0] for index in indices]
+            for place, name in enumerate(names):
+                packed = values[place * per_register : (place + 1) * per_register]
+                width = block.widths[name]
+                arguments.append(f"i{width} {_pack_lanes(code, packed, kind, width)}")
+        code.emit(f"call void @{function}({', '.join(arguments)})")
+        for result, base, (kind, per_register, names) in zip(
+            operation.results, bases, places[: len(operation.results)], strict=True
+        ):
+            for lane in reversed(range(size)):
+                name, width = names[lane // per_register], block.widths[names[lane // per_register]]
+                bits = code.load(f"i{width}", outputs[name])
+                value = _unpack_lane(code, bits, width, kind, lane % per_register)
+                emitter.emit_lane_store(value, base, result.type.element, indices[lane])
+    for result, buffer in zip(operation.results, buffers, strict=True):
+        emitter.set_result_buffer(result, buffer)
+
+
+def _place_registers(operation: IROperation, size: int) -> Iterator[tuple[str, int, list[int]]]:
+    """Yield for each result and operand its type, the elements of a register, and its registers."""
+    number = 0
     for value in (*operation.results, *operation.operands):
         kind = llvm_type(value.type.element)
         per_register = min(size, max(1, 32 // llvm_type_bits(kind)))
-        names = [f"${number + place}" for place in range(-(-size // per_register))]
-        number += len(names)
-        places.append((kind, per_register, names))
-    if number > len(constraints):
-        raise UnsupportedOnCpu(f"inline assembly: {len(constraints)} constraints for {number}")
-    for place, constraint in enumerate(constraints):
-        if constraint not in _CONSTRAINT_BITS:
-            raise UnsupportedOnCpu(f"inline assembly: the constraint {constraint}")
-        run.declare(f"${place}", _CONSTRAINT_BITS[constraint])
-    count = len(operation.results)
-    for (kind, per_register, names), group in zip(places[count:], groups, strict=True):
-        for place, name in enumerate(names):
-            run.pack(name, kind, group[place * per_register : (place + 1) * per_register])
-    for statement in block.statements:
-        run.emit(statement)
-    return [
-        [run.unpack(names[lane // per_register], kind, lane % per_register) for lane in range(size)]
-        for kind, per_register, names in places[:count]
-    ]
+        count = -(-size // per_register)
+        yield kind, per_register, [*range(number, number + count)]
+        number += count
 
 
-class _BlockRun:
-    """The registers of a block while it is emitted: bits of a known width."""
+def _resize_number(code: LlvmFunction, number: str, width: int, target: int) -> str:
+    if width == target:
+        return number
+    return code.let(f"{'trunc' if width > target else 'zext'} i{width} {number} to i{target}")
 
-    def __init__(self, code: LlvmFunction, block: AssemblyBlock) -> None:
-        self._code, self._bits = code, dict[str, str]()
-        self._widths = dict(block.widths)
 
-    def declare(self, name: str, width: int) -> None:
-        self._widths[name] = width
-
-    def pack(self, name: str, kind: str, values: list[str]) -> None:
-        """Put elements into a register, the first one lowest."""
-        code, width, bits = self._code, self._widths[name], llvm_type_bits(kind)
-        total = "0"
-        for place, value in enumerate(values):
-            number = value if kind[0] == "i" else code.let(f"bitcast {kind} {value} to i{bits}")
-            number = self._resize(number, bits, width)
-            if place:
-                number = code.let(f"shl i{width} {number}, {place * bits}")
-            total = number if not place else code.let(f"or i{width} {total}, {number}")
-        self._bits[name] = total
-
-    def unpack(self, name: str, kind: str, place: int) -> str:
-        code, width, bits = self._code, self._widths[name], llvm_type_bits(kind)
-        number = self._read_bits(name, width)
+def _pack_lanes(code: LlvmFunction, values: list[str], kind: str, width: int) -> str:
+    """Put elements into a register, the first one lowest."""
+    bits, total = llvm_type_bits(kind), "0"
+    for place, value in enumerate(values):
+        number = value if kind[0] == "i" else code.let(f"bitcast {kind} {value} to i{bits}")
+        number = _resize_number(code, number, bits, width)
         if place:
-            number = code.let(f"lshr i{width} {number}, {place * bits}")
-        number = self._resize(number, width, bits)
-        return number if kind[0] == "i" else code.let(f"bitcast i{bits} {number} to {kind}")
+            number = code.let(f"shl i{width} {number}, {place * bits}")
+        total = number if not place else code.let(f"or i{width} {total}, {number}")
+    return total
 
-    def _resize(self, number: str, width: int, target: int) -> str:
-        if width == target:
-            return number
-        word = "trunc" if width > target else "zext"
-        return self._code.let(f"{word} i{width} {number} to i{target}")
 
-    def _read_bits(self, operand: str, width: int) -> str:
-        if operand in self._widths:
-            return self._resize(self._bits.get(operand, "0"), self._widths[operand], width)
-        if match := re.fullmatch(r"0[fF]([0-9a-fA-F]{8})|0[dD]([0-9a-fA-F]{16})", operand):
-            return str(int(match[1] or match[2], 16))
-        if re.fullmatch(r"-?(0[xX][0-9a-fA-F]+|\d+)U?", operand):
-            return str(int(operand.rstrip("U"), 0))
-        raise UnsupportedOnCpu(f"inline assembly: the operand {operand}")
+def _unpack_lane(code: LlvmFunction, number: str, width: int, kind: str, place: int) -> str:
+    bits = llvm_type_bits(kind)
+    if place:
+        number = code.let(f"lshr i{width} {number}, {place * bits}")
+    number = _resize_number(code, number, width, bits)
+    return number if kind[0] == "i" else code.let(f"bitcast i{bits} {number} to {kind}")
 
-    def _write(self, statement: AssemblyStatement, number: str, width: int) -> None:
-        name, code = statement.operands[0], self._code
-        if name not in self._widths:
-            raise UnsupportedOnCpu(f"inline assembly: the register {name}")
-        target = self._widths[name]
-        number = self._resize(number, width, target)
-        if statement.predicate:
-            holds = self._read_bits(statement.predicate, 1)
-            if statement.is_negated:
-                holds = code.let(f"xor i1 {holds}, true")
-            before = self._bits.get(name, "0")
-            number = code.let(f"select i1 {holds}, i{target} {number}, i{target} {before}")
-        self._bits[name] = number
 
-    # Floats
+# The function
 
-    def _read_float(self, operand: str, element: str) -> str:
-        """Read an operand as a float, widened to a type that LLVM computes with."""
-        kind, code = llvm_type(element), self._code
-        bits = llvm_type_bits(kind)
-        if operand not in self._widths and re.fullmatch(r"-?\d*\.\d*(e[-+]?\d+)?", operand):
-            form, word = ("<d", "<Q") if element == "f64" else ("<f", "<I")
-            [number] = struct.unpack(word, struct.pack(form, float(operand)))
-            value = str(number)
-            element, kind, bits = (
-                ("f64", "double", 64) if element == "f64" else ("f32", "float", 32)
-            )
-        else:
-            value = self._read_bits(operand, bits)
-        if kind[0] != "i":
-            value = code.let(f"bitcast i{bits} {value} to {kind}")
-        return emit_widening(code, value, element)[0]
 
-    def _write_float(
-        self, statement: AssemblyStatement, value: str, kind: str, element: str
-    ) -> None:
-        self._write(
-            statement, self._to_bits(value, kind, element), llvm_type_bits(llvm_type(element))
-        )
+def _emit_function(emitter: ControlFlowLowering, block: AssemblyBlock) -> str:
+    """Emit the function of a block, from its operands' registers to stack slots of its results."""
+    try:
+        graph, names = block.read()
+        for name in names:
+            if approximations.is_approximate(name):
+                emitter.mark_approximation(f"inline assembly: {name}")
+        name = f"assembly{len(emitter.global_definitions)}"
+        emitter.global_definitions.append(_BlockFunction(name, block, graph).text)
+    except (UnsupportedPtx, PtxSyntaxError) as error:
+        raise UnsupportedOnCpu(f"inline assembly: {error}") from error
+    return name
 
-    def _to_bits(self, value: str, kind: str, element: str) -> str:
-        narrow, target = emit_narrowing(self._code, value, kind, element), llvm_type(element)
-        if target[0] == "i":
-            return narrow
-        return self._code.let(f"bitcast {target} {narrow} to i{llvm_type_bits(target)}")
 
-    # Statements
+class _BlockFunction:
+    def __init__(self, name: str, block: AssemblyBlock, graph: KernelGraph) -> None:
+        widths, count = block.widths, block.result_count
+        parameters = [f"ptr %out{place}" for place in range(count)]
+        parameters += [f"i{widths[place]} %in{place}" for place in range(count, len(widths))]
+        constants = {
+            operation.result: int(operation.attributes["value"])
+            for operation in graph.walk()
+            if operation.name == "ptx.constant"
+        }
+        header = f"define internal void @{name}({', '.join(parameters)}) alwaysinline"
+        self._block, self._graph = block, graph
+        self.code = code = ThreadCode(constants, header)
+        self._labels = {one.label: f"block{place}" for place, one in enumerate(graph.body.blocks)}
+        code.jump(self._labels[graph.body.blocks[0].label])
+        for one in graph.body.blocks:
+            code.start_block(self._labels[one.label])
+            for operation in one.operations:
+                self._emit(operation)
+        self.text = str(code)
 
-    def emit(self, statement: AssemblyStatement) -> None:
-        opcode, _, modifiers = statement.opcode.partition(".")
-        words = modifiers.split(".") if modifiers else []
-        rule = approximations.find_approximate_rule(statement.opcode)
-        emit = _STATEMENT_EMITTERS.get(opcode)
-        try:
-            if rule is not None:
-                self._emit_approximation(statement, rule, words)
-            elif words and words[-1].endswith("x2") and opcode != "cvt":
-                self._emit_halves(statement, opcode, words)
-            elif emit is not None:
-                emit(self, statement, words)
-            elif words and words[-1] in _PTX_FLOATS and opcode in _FLOAT_RULES:
-                self._emit_float(statement, opcode, words)
-            else:
-                self._emit_integer(statement, opcode, words)
-        except (IndexError, KeyError, ValueError):
-            raise UnsupportedOnCpu(
-                f"inline assembly: {statement.opcode} {', '.join(statement.operands)}"
-            ) from None
-
-    def _emit_approximation(
-        self, statement: AssemblyStatement, rule: str, words: list[str]
-    ) -> None:
-        element = words[-1].removesuffix("x2")
-        if words[-1].endswith("x2"):
-            raise KeyError(words[-1])
-        operands = [self._to_float32(operand, element) for operand in statement.operands[1:]]
-        value = approximations.emit_approximation(self._code, rule, operands, "ftz" in words)
-        self._write_float(statement, value, "float", element)
-
-    def _to_float32(self, operand: str, element: str) -> str:
-        value = self._read_float(operand, element)
-        return value if element != "f16" else self._code.let(f"fpext half {value} to float")
-
-    def _compute_float(self, opcode: str, words: list[str], values: list[str], element: str) -> str:
-        """Compute one rounded operation on widened values, and return bits of the element."""
-        rest = [word for word in words[:-1] if word not in ("rn", "ftz")]
-        rounds = "rn" in words
-        if rest or (opcode in _NEEDS_ROUNDING and not rounds):
-            raise KeyError(opcode)
-        kind = widened_type(element)
-        wanted = 1 + max(int(index) for index in re.findall(r"\{(\d)\}", _FLOAT_RULES[opcode]))
-        if len(values) != wanted:
-            raise ValueError(opcode)
-        if "ftz" in words:
-            if kind != "float":
-                raise KeyError("ftz")
-            values = [approximations.emit_flush(self._code, value) for value in values]
-        rule = _FLOAT_RULES[opcode].format(*values, t=kind, s=FLOAT_SUFFIXES[kind])
-        value = self._code.let(rule)
-        if "ftz" in words:
-            value = approximations.emit_flush(self._code, value)
-        return self._to_bits(value, kind, element)
-
-    def _emit_float(self, statement: AssemblyStatement, opcode: str, words: list[str]) -> None:
-        element = _PTX_FLOATS[words[-1]]
-        values = [self._read_float(operand, element) for operand in statement.operands[1:]]
-        bits = self._compute_float(opcode, words, values, element)
-        self._write(statement, bits, llvm_type_bits(llvm_type(element)))
-
-    def _emit_halves(self, statement: AssemblyStatement, opcode: str, words: list[str]) -> None:
-        """Emit an operation on two 16-bit floats in one register."""
-        element, code = _PTX_FLOATS[words[-1].removesuffix("x2")], self._code
-        words = [*words[:-1], element]
-        halves = []
-        for shift in (0, 16):
-            values = []
-            for operand in statement.operands[1:]:
-                bits = self._read_bits(operand, 32)
-                bits = code.let(f"lshr i32 {bits}, {shift}")
-                value = code.let(f"trunc i32 {bits} to i16")
-                if element == "f16":
-                    value = code.let(f"bitcast i16 {value} to half")
-                values.append(emit_widening(code, value, element)[0])
-            halves.append(
-                code.let(f"zext i16 {self._compute_float(opcode, words, values, element)} to i32")
-            )
-        high = code.let(f"shl i32 {halves[1]}, 16")
-        self._write(statement, code.let(f"or i32 {high}, {halves[0]}"), 32)
-
-    def _emit_integer(self, statement: AssemblyStatement, opcode: str, words: list[str]) -> None:
-        width, is_signed = int(words[-1][1:]), words[-1][0] == "s"
-        name = ".".join([opcode, *words[:-1]])
-        values = [self._read_bits(operand, width) for operand in statement.operands[1:]]
-        if name in ("shl", "shr"):
-            word = "shl" if name == "shl" else "ashr" if is_signed else "lshr"
-            amount = self._read_bits(statement.operands[2], 32)
-            if not amount.isdigit() or int(amount) >= width:
-                raise ValueError(name)
-            number = self._code.let(f"{word} i{width} {values[0]}, {amount}")
-        elif name in ("min", "max"):
-            call = f"@llvm.{'s' if is_signed else 'u'}{name}.i{width}"
-            number = self._code.let(
-                f"call i{width} {call}(i{width} {values[0]}, i{width} {values[1]})"
-            )
-        else:
-            number = self._code.let(_INTEGER_RULES[name].format(*values, t=f"i{width}"))
-        self._write(statement, number, width)
-
-    def _emit_move(self, statement: AssemblyStatement, words: list[str]) -> None:
-        width = 1 if words[-1] == "pred" else int(words[-1].removeprefix("b")[1:] or 0)
-        width = width if words[-1][0] != "b" else int(words[-1][1:])
-        [source] = statement.operands[1:]
-        if words[-1] in _PTX_FLOATS and source not in self._widths:
-            value = self._read_float(source, words[-1])
-            self._write_float(statement, value, widened_type(words[-1]), words[-1])
+    def _emit(self, operation: IROperation) -> None:
+        code, name = self.code, operation.name
+        if name == "ptx.constant":
             return
-        self._write(statement, self._read_bits(source, width), width)
+        if name == "ptx.ret":
+            code.emit("ret void")
+            return
+        if name in ("cf.br", "cf.cond_br"):
+            self._emit_branch(operation)
+            return
+        if name == "ptx.undefined":
+            source = self._block.sources.get(operation.result.name)
+            bits = operation.result.type.bits
+            code.set(operation.result, "0" if source is None else f"%in{source}", bits)
+            return
+        instruction, row = Instruction(operation), find_operation(name)
+        if row.access or row.waits or row.ends_thread:
+            raise instruction.refuse()
+        before = len(code._lines)
+        try:
+            if row.emit_float is not None and is_float_type(instruction.type):
+                emit_float(code, instruction, row.emit_float)
+            elif row.emit is None:
+                raise instruction.refuse()
+            else:
+                row.emit(code, instruction)
+        except (IndexError, KeyError, ValueError) as error:  # other operands than it takes
+            raise instruction.refuse() from error
+        if any("%frame" in line or "%context" in line for line in code._lines[before:]):
+            raise instruction.refuse()
+        for result in operation.results:
+            if re.fullmatch(r"%out\d+", result.name):
+                bits = result.type.bits
+                code.store(f"i{bits}", code.get(result, bits), result.name)
 
-    def _emit_comparison(self, statement: AssemblyStatement, words: list[str]) -> None:
-        comparison, kind = words[0], words[-1]
-        if len(words) != 2:
-            raise KeyError(comparison)
-        left, right = statement.operands[1:]
-        if kind in _PTX_FLOATS:
-            values = [self._read_float(operand, kind) for operand in (left, right)]
-            test = f"{PTX_COMPARISONS[comparison]} {widened_type(kind)}"
-            holds = self._code.let(f"fcmp {test} {values[0]}, {values[1]}")
+    def _emit_branch(self, operation: IROperation) -> None:
+        code, arguments = self.code, {one.label: one.arguments for one in self._graph.body.blocks}
+        targets = list_branch_targets(operation)
+        edges = [code.make_name("edge") for _ in targets]
+        if len(targets) == 1:
+            code.jump(edges[0])
         else:
-            width = int(kind[1:])
-            values = [self._read_bits(operand, width) for operand in (left, right)]
-            sign = "" if comparison in ("eq", "ne") else "s" if kind[0] == "s" else "u"
-            holds = self._code.let(f"icmp {sign}{comparison} i{width} {values[0]}, {values[1]}")
-        self._write(statement, holds, 1)
-
-    def _emit_selection(self, statement: AssemblyStatement, words: list[str]) -> None:
-        width = int(re.sub(r"\D", "", words[-1]))
-        first, second = (self._read_bits(operand, width) for operand in statement.operands[1:3])
-        holds = self._read_bits(statement.operands[3], 1)
-        number = self._code.let(f"select i1 {holds}, i{width} {first}, i{width} {second}")
-        self._write(statement, number, width)
-
-    def _emit_conversion(self, statement: AssemblyStatement, words: list[str]) -> None:
-        *how, target, source = words
-        code, operands = self._code, statement.operands[1:]
-        element = _PACKED.get(target.removesuffix("x2"))
-        if element is not None and target.endswith("x2") and source == "f32":
-            if sorted(how) != (["rn", "satfinite"] if target[0] == "e" else ["rn"]):
-                raise KeyError(target)
-            high, low = (
-                self._to_bits(self._read_float(operand, "f32"), "float", element)
-                for operand in operands
-            )
-            bits = llvm_type_bits(llvm_type(element))
-            numbers = [code.let(f"zext i{bits} {half} to i{2 * bits}") for half in (high, low)]
-            high = code.let(f"shl i{2 * bits} {numbers[0]}, {bits}")
-            self._write(statement, code.let(f"or i{2 * bits} {high}, {numbers[1]}"), 2 * bits)
-        elif source == "f32" and target in ("f16", "bf16") and how == ["rn"]:
-            [operand] = operands
-            self._write_float(statement, self._read_float(operand, "f32"), "float", target)
-        elif target == "f32" and source in ("f16", "bf16") and not how:
-            [operand] = operands
-            self._write_float(statement, self._to_float32(operand, source), "float", "f32")
-        elif target[0] in "us" and source[0] in "us" and not how:
-            [operand] = operands
-            width, wide = int(source[1:]), int(target[1:])
-            number = self._read_bits(operand, width)
-            if wide > width and source[0] == "s":
-                number = code.let(f"sext i{width} {number} to i{wide}")
-                width = wide
-            self._write(statement, self._resize(number, width, wide), wide)
-        else:
-            raise KeyError(target)
-
-
-_STATEMENT_EMITTERS: dict[str, Callable[[_BlockRun, AssemblyStatement, list[str]], None]] = {
-    "mov": _BlockRun._emit_move,
-    "setp": _BlockRun._emit_comparison,
-    "selp": _BlockRun._emit_selection,
-    "cvt": _BlockRun._emit_conversion,
-}
+            condition = code.get(operation.operands[0], 1)
+            code.emit(f"br i1 {condition}, label %{edges[0]}, label %{edges[1]}")
+        for edge, (label, values) in zip(edges, targets, strict=True):
+            code.start_block(edge)
+            code.copy_values(values, arguments[label])
+            code.jump(self._labels[label])

@@ -23,6 +23,7 @@ from harness.sanitizer.ir.graph import (
     SourceLocation,
 )
 from harness.sanitizer.llvm.number_formats import UnsupportedOnCpu, llvm_type, size_of
+from harness.sanitizer.llvm.text import LlvmFunction
 from harness.sanitizer.violations.kinds import ViolationKind
 
 _MAX_ITERATIONS = 1 << 24  # limit of a loop without a bound: a longer one waits for another program
@@ -33,6 +34,7 @@ class ControlFlowLowering(LaneValues):
 
     def __init__(self, graph: KernelGraph, arithmetic: Arithmetic) -> None:
         super().__init__(graph, arithmetic)
+        self._block_arguments: dict[str, tuple[IRValue, ...]] = {}
         self._carried_slots: dict[IRValue, str] = {}  # slots of scalars that control flow carries
         self.block_lines: list[tuple[tuple[str, int], ...]] = []
         self.ran_flags = self.code.to_pointer(self.code.load_context(LaunchField.RAN_FLAGS))
@@ -50,9 +52,29 @@ class ControlFlowLowering(LaneValues):
     ) -> str:
         raise NotImplementedError
 
+    def mark_approximation(self, name: str) -> None:
+        if not self.arithmetic.answers_approximations:
+            raise UnsupportedOnCpu(f"{name}, whose bits depend on the GPU")
+        self.approximations[name] = None
+
     def lower_function(self, region: IRRegion) -> None:
+        self._lower_blocks(region, lambda operation: self.code.emit("ret i32 0"))
+
+    def lower_blocks(self, region: IRRegion, emit_end: Callable[[IROperation], None]) -> None:
+        """Lower a region inside of the kernel; the code after it follows each of its ends."""
+        before, end = self._block_arguments, self.code.make_name("joined")
+
+        def leave(operation: IROperation) -> None:
+            emit_end(operation)
+            self.code.jump(end)
+
+        self._lower_blocks(region, leave)
+        self.code.start_block(end)
+        self._block_arguments = before
+
+    def _lower_blocks(self, region: IRRegion, emit_end: Callable[[IROperation], None]) -> None:
         labels = {block.label: self.code.make_name("block") for block in region.blocks}
-        self._block_arguments: dict[str, tuple[IRValue, ...]] = {}
+        self._block_arguments = {}
         for block in region.blocks[1:]:
             self._block_arguments[block.label] = block.arguments
             for argument in block.arguments:
@@ -64,12 +86,17 @@ class ControlFlowLowering(LaneValues):
                     self._load_carried(argument)
             with self._conditional_scope():
                 self._lower_block(block)
-                self._emit_terminator(block.operations[-1], labels)
+                self._emit_terminator(block.operations[-1], labels, emit_end)
 
-    def _emit_terminator(self, branch: IROperation, labels: dict[str, str]) -> None:
+    def _emit_terminator(
+        self,
+        branch: IROperation,
+        labels: dict[str, str],
+        emit_end: Callable[[IROperation], None],
+    ) -> None:
         """Emit the branch from one block of a function to the next."""
-        if branch.name == "tt.return":
-            self.code.emit("ret i32 0")
+        if branch.name.endswith("return"):
+            emit_end(branch)
         elif branch.name == "cf.br":
             self._pass_to_successor(branch, 0)
             self.code.jump(labels[branch.successors[0]])
@@ -205,6 +232,7 @@ class ControlFlowLowering(LaneValues):
             self._allocate_carried(value)
         self._store_carried(tuple(carried), operation.operands[3:])
         with code.loop(iterations) as index:
+            emit_interruption(code)
             offset = code.let(f"mul i64 {index}, {by}")
             induction_value = code.let(f"add i64 {low}, {offset}")
             self.scalars[induction] = (
@@ -246,6 +274,7 @@ class ControlFlowLowering(LaneValues):
         head, body, end = (code.make_name("while") for _ in range(3))
         code.jump(head)
         code.start_block(head)
+        emit_interruption(code)
         code.increment(iterations, "1")
         is_endless = code.let(f"icmp ugt i64 {code.load('i64', iterations)}, {_MAX_ITERATIONS}")
         with code.when(is_endless, exits=True):
@@ -264,6 +293,14 @@ class ControlFlowLowering(LaneValues):
         code.jump(head)
         code.start_block(end)
         self._alias_results(operation.results, after.block.arguments)
+
+
+def emit_interruption(code: LlvmFunction) -> None:
+    """End the launch if a signal asks for it."""
+    slot = code.element_pointer("%context", "i64", LaunchField.INTERRUPTED)
+    stopped = code.let(f"load volatile i64, ptr {slot}")
+    with code.when(code.is_nonzero(stopped), exits=True):
+        code.emit("ret i32 1")
 
 
 def _list_source_lines(block: IRBlock) -> Iterator[tuple[str, int]]:

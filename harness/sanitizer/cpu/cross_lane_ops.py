@@ -250,27 +250,8 @@ def lower_dot(emitter: ControlFlowLowering, operation: IROperation) -> None:
     depth = a.type.shape[-1]
     emitter.materialize(a, b, c)
     left, right, total = (_copy_widened(emitter, value, element) for value in (a, b, c))
-    kind = llvm_type(element)
-    with code.loop(prod(batch)) as matrix, code.loop(rows) as row, code.loop(depth) as step:
-        line = code.let(f"add i64 {code.let(f'mul i64 {matrix}, {rows}')}, {row}")
-        at = code.let(f"add i64 {code.let(f'mul i64 {line}, {depth}')}, {step}")
-        factor = emitter.emit_lane_load(left, element, at)
-        across = code.let(f"add i64 {code.let(f'mul i64 {matrix}, {depth}')}, {step}")
-        across = code.let(f"mul i64 {across}, {columns}")
-        target = code.let(f"mul i64 {line}, {columns}")
-        with code.loop(columns) as column:
-            other = emitter.emit_lane_load(right, element, code.let(f"add i64 {across}, {column}"))
-            place = code.let(f"add i64 {target}, {column}")
-            before = emitter.emit_lane_load(total, element, place)
-            if whole:
-                now = code.let(f"add i32 {before}, {code.let(f'mul i32 {factor}, {other}')}")
-            else:
-                now = code.let(
-                    f"call {kind} @llvm.fma.{element}"
-                    f"({kind} {factor}, {kind} {other}, {kind} {before})"
-                )
-            emitter.emit_lane_store(now, total, element, place)
-    result = operation.result
+    emit_products(emitter, left, right, total, element, (prod(batch), rows, columns, depth))
+    kind, result = llvm_type(element), operation.result
     if c.type.element == element:
         emitter.buffers[result] = emitter.find_buffer(total)
         return
@@ -281,6 +262,38 @@ def lower_dot(emitter: ControlFlowLowering, operation: IROperation) -> None:
         narrow = number_formats.emit_narrowing(code, value, kind, result.type.element)
         emitter.emit_lane_store(narrow, base, result.type.element, index)
     emitter.set_result_buffer(result, buffer)
+
+
+def emit_products(
+    emitter: ControlFlowLowering,
+    left: str,
+    right: str,
+    total: str,
+    element: str,
+    sides: tuple[int, int, int, int],
+) -> None:
+    """Add products to a total; `sides`: matrices, rows, columns and the inner axis."""
+    code, kind = emitter.code, llvm_type(element)
+    matrices, rows, columns, depth = sides
+    with code.loop(matrices) as matrix, code.loop(rows) as row, code.loop(depth) as step:
+        line = code.let(f"add i64 {code.let(f'mul i64 {matrix}, {rows}')}, {row}")
+        at = code.let(f"add i64 {code.let(f'mul i64 {line}, {depth}')}, {step}")
+        factor = emitter.emit_lane_load(left, element, at)
+        across = code.let(f"add i64 {code.let(f'mul i64 {matrix}, {depth}')}, {step}")
+        across = code.let(f"mul i64 {across}, {columns}")
+        target = code.let(f"mul i64 {line}, {columns}")
+        with code.loop(columns) as column:
+            other = emitter.emit_lane_load(right, element, code.let(f"add i64 {across}, {column}"))
+            place = code.let(f"add i64 {target}, {column}")
+            before = emitter.emit_lane_load(total, element, place)
+            if element == "i32":
+                now = code.let(f"add i32 {before}, {code.let(f'mul i32 {factor}, {other}')}")
+            else:
+                now = code.let(
+                    f"call {kind} @llvm.fma.{element}"
+                    f"({kind} {factor}, {kind} {other}, {kind} {before})"
+                )
+            emitter.emit_lane_store(now, total, element, place)
 
 
 def _copy_widened(emitter: ControlFlowLowering, value: IRValue, element: str) -> str:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from harness.sanitizer.cpu import (
     approximations,
-    assembly,
-    assembly_parser,
     conversion_ops,
     exact_intrinsics,
 )
@@ -234,12 +232,6 @@ def _emit_libdevice_call(code: LlvmFunction, operation: IROperation, operands: l
     return _make_libm_emitter(plain)(code, operation, operands)
 
 
-def _emit_inline_assembly(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
-    if assembly_parser.is_launch_dependency(operation):
-        return "0"
-    return assembly.emit_block(code, operation, [[operand] for operand in operands])[0][0]
-
-
 def _emit_unchanged(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
     return operands[0]
 
@@ -301,7 +293,6 @@ ELEMENT_EMITTERS: dict[str, ElementEmitter] = {
     "math.floor": _make_float_emitter("call {t} @llvm.floor.{s}({t} {0})"),
     "math.ceil": _make_float_emitter("call {t} @llvm.ceil.{s}({t} {0})"),
     "tt.extern_elementwise": _emit_libdevice_call,
-    "tt.elementwise_inline_asm": _emit_inline_assembly,
     "arith.sitofp": conversion_ops.make_int_to_float_emitter("sitofp"),
     "arith.uitofp": conversion_ops.make_int_to_float_emitter("uitofp"),
     "arith.fptosi": conversion_ops.make_float_to_int_emitter("fptosi"),
@@ -321,11 +312,6 @@ ELEMENT_EMITTERS: dict[str, ElementEmitter] = {
 
 def list_approximations(operation: IROperation) -> list[str]:
     """List the parts of an operation whose result CUDA specifies by a bound."""
-    if operation.name == "tt.elementwise_inline_asm" and not assembly_parser.is_launch_dependency(
-        operation
-    ):
-        names = assembly_parser.parse_block(operation).list_approximations()
-        return [f"inline assembly: {name}" for name in names]
     symbol = operation.attributes.get("symbol", "").strip('"').removeprefix("__nv_")
     return [f"libdevice's {symbol}"] if symbol in approximations.FAST_FUNCTIONS else []
 

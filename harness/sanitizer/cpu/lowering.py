@@ -15,18 +15,24 @@ from dataclasses import dataclass
 from harness.sanitizer.cpu import (
     access_checks,
     assembly,
-    assembly_parser,
     cross_lane_ops,
     elementwise_ops,
+    mapped_functions,
+    prints,
+    scaled_products,
     view_ops,
 )
 from harness.sanitizer.cpu.abi import LaunchField, RegionField
 from harness.sanitizer.cpu.arithmetic import Arithmetic
-from harness.sanitizer.cpu.control_flow import ControlFlowLowering
+from harness.sanitizer.cpu.control_flow import ControlFlowLowering, emit_interruption
 from harness.sanitizer.ir import flow
 from harness.sanitizer.ir.graph import IROperation, IRValue, KernelGraph, ValueType
 from harness.sanitizer.ir.operation_sites import OperationSite
-from harness.sanitizer.ir.operations import IGNORED_OPERATIONS
+from harness.sanitizer.ir.operations import (
+    EXCHANGING_OPERATIONS,
+    IGNORED_OPERATIONS,
+    PRODUCT_OPERATIONS,
+)
 from harness.sanitizer.llvm import number_formats
 from harness.sanitizer.llvm.number_formats import UnsupportedOnCpu, llvm_type, size_of
 from harness.sanitizer.llvm.text import LlvmFunction
@@ -48,6 +54,10 @@ class LoweredKernel:
     has_unseen_synchronization: bool  # or by volatile loads and assembly
     block_lines: tuple[tuple[tuple[str, int], ...], ...]  # the source lines of each block
     approximations: tuple[str, ...]  # what a GPU may compute otherwise, within CUDA's bounds
+    # At most so many bytes of shared memory: of products' operands in each stage of a pipeline, and
+    # of values that lanes exchange.
+    staged_bytes: int
+    exchanged_bytes: int
 
 
 class KernelLowering(ControlFlowLowering):
@@ -90,6 +100,7 @@ class KernelLowering(ControlFlowLowering):
             flow.has_unseen_synchronization(self.graph),
             tuple(self.block_lines),
             tuple(self.approximations),
+            *_measure_shared_tiles(self.graph),
         )
 
     def _format_module(self) -> str:
@@ -99,6 +110,8 @@ class KernelLowering(ControlFlowLowering):
             elementwise_ops.declare_libm_functions(text),
             access_checks.declare_access_functions(text),
         ]
+        if "@dprintf(" in text:
+            needed.append(prints.PRINT_DECLARATION)
         return "\n".join([*needed, text])
 
     def _emit_argument(self, table: str, position: int, value_type: ValueType) -> str:
@@ -120,64 +133,27 @@ class KernelLowering(ControlFlowLowering):
             for result in operation.results:
                 self.views[result] = operation
         elif name in elementwise_ops.ELEMENT_EMITTERS:
-            self._mark_approximations(operation)
+            for approximation in elementwise_ops.list_approximations(operation):
+                self.mark_approximation(approximation)
             self._lower_elementwise(operation)
         elif name in OPERATION_EMITTERS:
             if operation.regions and name.startswith("scf."):
                 self.materialize_pending()
             OPERATION_EMITTERS[name](self, operation)
-        elif not name.endswith(("yield", "cf.br", "cf.cond_br", "scf.condition")):
+        elif not name.endswith(("yield", "return", "cf.br", "cf.cond_br", "scf.condition")):
             raise UnsupportedOnCpu(name)
 
-    def _mark_approximations(self, operation: IROperation) -> None:
-        for name in elementwise_ops.list_approximations(operation):
-            if not self.arithmetic.answers_approximations:
-                raise UnsupportedOnCpu(f"{name}, whose bits depend on the GPU")
-            self.approximations[name] = None
-
     def _lower_elementwise(self, operation: IROperation) -> None:
-        if len(operation.results) > 1 or assembly_parser.get_group_size(operation) > 1:
-            self._lower_packed_assembly(operation)
-            return
         result = operation.result
         if result.type.shape:
             # An unsupported type is refused now, even if the result is never used.
             llvm_type(result.type.element)
             self.pending[result] = operation
-            if operation.attributes.get("pure") == "false":  # it runs once, used or not
-                self.materialize(result)
             return
         operands = [self.emit_lane(operand, "0", {}) for operand in operation.operands]
         self.scalars[result], state = self.emit_elementwise(operation, operands)
         if state is not None:
             self.overflows.scalars[result] = state
-
-    def _lower_packed_assembly(self, operation: IROperation) -> None:
-        """Run a block of assembly on each group of lanes, the last group filled with its last."""
-        size = assembly_parser.get_group_size(operation)
-        lanes = max(1, operation.results[0].type.lanes)
-        self.materialize(*operation.operands)
-        buffers = [self.allocate_for_type(result.type) for result in operation.results]
-        bases = [self.emit_buffer_address(buffer) for buffer in buffers]
-        with self.code.loop(-(-lanes // size)) as group:
-            start = self.code.let(f"mul i64 {group}, {size}")
-            indices = [
-                self.code.let(
-                    f"call i64 @llvm.umin.i64(i64 {self.code.let(f'add i64 {start}, {place}')},"
-                    f" i64 {lanes - 1})"
-                )
-                for place in range(size)
-            ]
-            groups = [
-                [self.emit_lane(operand, index, {})[0] for index in indices]
-                for operand in operation.operands
-            ]
-            results = assembly.emit_block(self.code, operation, groups)
-            for result, base, values in zip(operation.results, bases, results, strict=True):
-                for index, value in reversed(list(zip(indices, values, strict=True))):
-                    self.emit_lane_store(value, base, result.type.element, index)
-        for result, buffer in zip(operation.results, buffers, strict=True):
-            self.set_result_buffer(result, buffer)
 
     # Single operations
 
@@ -294,6 +270,22 @@ class KernelLowering(ControlFlowLowering):
         self.emit_access("write", operation, mask, self._emit_addresses(value)[0])
 
 
+def _measure_shared_tiles(graph: KernelGraph) -> tuple[int, int]:
+    """Add up the operands of products, and find the largest tensor whose lanes are exchanged."""
+    staged, exchanged = 0, 0
+    for operation in graph.walk():
+        sizes = [
+            value.type.lanes * size_of(value.type.element)
+            for value in operation.operands
+            if value.type.shape
+        ]
+        if operation.name in PRODUCT_OPERATIONS:
+            staged += sum(sizes[:2])
+        if operation.name in EXCHANGING_OPERATIONS and sizes:
+            exchanged = max(exchanged, *sizes)
+    return staged, exchanged
+
+
 OPERATION_EMITTERS: dict[str, Callable[[KernelLowering, IROperation], None]] = {
     "arith.constant": KernelLowering._lower_constant,
     "ub.poison": KernelLowering._lower_poison,
@@ -301,6 +293,8 @@ OPERATION_EMITTERS: dict[str, Callable[[KernelLowering, IROperation], None]] = {
     "tt.get_num_programs": KernelLowering._lower_num_programs,
     "tt.unsplat": KernelLowering._lower_unsplat,
     "tt.assert": KernelLowering._lower_assert,
+    "tt.print": prints.lower_print,
+    "tt.elementwise_inline_asm": assembly.lower_assembly,
     "tt.load": KernelLowering._lower_load,
     "tt.store": KernelLowering._lower_store,
     "tt.atomic_rmw": cross_lane_ops.lower_atomic,
@@ -309,6 +303,8 @@ OPERATION_EMITTERS: dict[str, Callable[[KernelLowering, IROperation], None]] = {
     "tt.scan": cross_lane_ops.lower_scan,
     "tt.histogram": cross_lane_ops.lower_histogram,
     "tt.dot": cross_lane_ops.lower_dot,
+    "tt.dot_scaled": scaled_products.lower_dot_scaled,
+    "tt.map_elementwise": mapped_functions.lower_map,
     "scf.for": KernelLowering.lower_for,
     "scf.if": KernelLowering.lower_if,
     "scf.while": KernelLowering.lower_while,
@@ -321,6 +317,7 @@ def _build_launch_function() -> str:
     y, z = (code.load_context(place) for place in (LaunchField.GRID_Y, LaunchField.GRID_Z))
     chosen = code.load_context(LaunchField.CHOSEN_PROGRAMS)
     with code.loop(code.load_context(LaunchField.PROGRAM_COUNT)) as index:
+        emit_interruption(code)
         code.store_element("i64", index, "%context", LaunchField.PROGRAM_ORDINAL)
         code.store_element("i64", "0", "%context", LaunchField.OVERFLOW_COUNT)
         rest = code.let(f"udiv i64 {index}, {z}")

@@ -15,6 +15,9 @@ from harness.core.errors import UnfixError
 CARD_VARIABLE = "UNFIX_VIRTUAL_CARD"  # the card's name; read by every process of a run
 COUNT_VARIABLE = "UNFIX_VIRTUAL_COUNT"  # how many of them the machine has
 DEFAULT_CARD = "H100"
+MAX_THREADS = 1024  # of a block, on each card
+GRID_LIMITS = ((1 << 31) - 1, 65535, 65535)  # blocks on each axis
+BLOCK_LIMITS = (1024, 1024, 64)  # threads
 _FILE = Path(__file__).parent / "cards.yaml"
 
 
@@ -57,6 +60,14 @@ def get_card(name: str | None = None) -> Card:
             f"there is no card '{wanted}': the virtual device plays {', '.join(cards)}"
         )
     return cards[wanted]
+
+
+def describe_beyond_limits(
+    name: str, sides: tuple[int, ...], limits: tuple[int, ...], smallest: int = 1
+) -> str:
+    """Say why CUDA refuses a grid or a block; '' if it does not."""
+    fits = all(smallest <= side <= most for side, most in zip(sides, limits, strict=True))
+    return "" if fits else f"{name} of {sides}: at most {limits}"
 
 
 def get_card_count() -> int:

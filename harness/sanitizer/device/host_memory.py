@@ -15,6 +15,7 @@ _FACTORIES = (
     "rand rand_like randint randint_like randn randn_like randperm tensor zeros zeros_like"
 ).split()
 _pinned: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()  # storages
+_registered: dict[int, int] = {}  # sizes by address, of memory that a program has registered
 
 
 def install_host_memory() -> None:
@@ -114,6 +115,25 @@ def _pin_tensor(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
     pinned = tensor.clone()
     _mark_pinned(pinned)
     return pinned
+
+
+def is_reachable(tensor: torch.Tensor) -> bool:
+    """Return whether a card reaches a tensor of the host: pinned memory, or registered."""
+    address = tensor.data_ptr()
+    return _is_pinned(tensor) or any(
+        start <= address < start + size for start, size in _registered.items()
+    )
+
+
+def register_memory(address: int, size: int, flags: int = 0) -> int:
+    """`cudaHostRegister`."""
+    _registered[int(address)] = int(size)
+    return 0
+
+
+def unregister_memory(address: int) -> int:
+    _registered.pop(int(address), None)
+    return 0
 
 
 def _is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:

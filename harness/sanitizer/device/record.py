@@ -113,27 +113,30 @@ class DeviceRecord:
 
     def describe(self) -> Iterator[str]:
         """Yield a line for the stand-ins, one for CUDA C++ that ran, and one a refusal."""
-        yield describe_stand_ins(self.stand_ins)
+        if self.stand_ins:
+            yield describe_stand_ins(self.stand_ins)
         yield from self.describe_others()
 
     def describe_others(self) -> Iterator[str]:
         if self.kernel_calls:
             functions = format_count(len(self.kernel_calls), "function")
             calls = _name_all(self.kernel_calls)
-            yield f"{functions} of CUDA C++ ran as they are, {calls}"
+            yield f"{functions} of CUDA C++ ran, {calls}"
         for message, count in self.refusals.items():
             yield f"refused {format_count(count, 'time')}: {message}"
 
 
 def describe_stand_ins(calls: Mapping[str, int]) -> str:
-    """Describe what stand-ins computed: '2 operators …, 5 calls: jit:a.run 2, toy.b 3'."""
+    """Describe what stand-ins computed: '2 operators …, 5 calls: jit:a.run 2, toy.b 3', or ''."""
+    if not calls:
+        return ""
     count = format_count(len(calls), "operator")
     return f"{count} of CUDA binaries had stand-ins, {_name_all(calls)}"
 
 
 def _name_all(calls: Mapping[str, int]) -> str:
     names = ", ".join(f"{name} {count}" for name, count in sorted(calls.items()))
-    return f"{format_count(sum(calls.values()), 'call')}: {names or 'none'}"
+    return f"{format_count(sum(calls.values()), 'call')}: {names}"
 
 
 RECORD = DeviceRecord()

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from harness.sanitizer.device import graph_pool, graphs, streams
+from harness.sanitizer.device import default_generators, graph_pool, graphs, host_memory, streams
 from harness.sanitizer.device.callers import find_caller
 from harness.sanitizer.device.cards import Card, get_card, get_card_count
 from harness.sanitizer.device.memory import LEDGER
@@ -50,6 +50,7 @@ def replace_torch_cuda() -> None:
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         setattr(torch.cuda.nvtx, name, lambda *args, **options: 0)
     torch.version.cuda = CUDA_VERSION
+    torch.cuda.default_generators = default_generators.make_generators(get_card_count())
     _bindings._cuda_getCurrentRawStream = lambda device: streams.current_stream(device).cuda_stream
     _bindings._cuda_getDevice = streams.current_device
     _bindings._cuda_getCompiledVersion = lambda: 13000
@@ -147,8 +148,8 @@ def _is_bf16_supported(including_emulation: bool = True) -> bool:
 def _get_cudart() -> Any:
     return SimpleNamespace(
         cudaError=SimpleNamespace(success=0),
-        cudaHostRegister=_make_constant(0),
-        cudaHostUnregister=_make_constant(0),
+        cudaHostRegister=host_memory.register_memory,
+        cudaHostUnregister=host_memory.unregister_memory,
         cudaGetErrorString=_make_constant("no error"),
         cudaMemGetInfo=_mem_get_info,
         cudaProfilerStart=_make_constant(0),
@@ -290,4 +291,5 @@ _RANDOM: dict[str, Any] = {
 
 
 def _seed_generator(seed: int) -> None:
-    torch.default_generator.manual_seed(int(seed))
+    for generator in torch.cuda.default_generators:
+        generator.manual_seed(int(seed))

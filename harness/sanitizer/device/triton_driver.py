@@ -5,15 +5,15 @@ Kernels are launched by whatever replaces `JITFunction.run` (`harness/sanitizer/
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from harness.core.after_import import call_after_import
-from harness.sanitizer.device import streams
-from harness.sanitizer.device.cards import get_card
+from harness.sanitizer.device import cubin, streams
+from harness.sanitizer.device.cards import MAX_THREADS, get_card
 
 
 class VirtualDriver:
@@ -43,9 +43,12 @@ class VirtualDriver:
     def get_device_capability(self, device: int | None = None) -> tuple[int, int]:
         return get_card().capability
 
-    def get_benchmarker(self) -> Callable[..., list[float]]:
-        """Return a benchmark in which nothing takes time: no configuration is faster here."""
-        return lambda *args, **options: [0.0, 0.0, 0.0]
+    def get_benchmarker(self) -> Callable[..., Any]:
+        return measure_call
+
+    @property
+    def launcher_cls(self) -> Callable[..., Any]:
+        return _CompiledKernelLauncher
 
     def get_empty_cache_for_benchmark(self) -> torch.Tensor:
         """Return what a benchmark clears between two runs."""
@@ -59,8 +62,44 @@ class VirtualDriver:
         return _DriverUtilities()
 
 
+def measure_call(
+    call: Callable[[], Any],
+    *args: Any,
+    quantiles: Sequence[float] | None = None,
+    return_mode: str = "mean",
+    **options: Any,
+) -> Any:
+    """Call once and measure a millisecond, as `triton.testing.do_bench` returns it.
+
+    All that is compared takes the same time, for none is faster here.
+    """
+    call()
+    return [1.0] * len(quantiles) if quantiles else [1.0] if return_mode == "all" else 1.0
+
+
+class _CompiledKernelLauncher:
+    """What Triton calls to launch a compiled kernel: the checked launch of its function."""
+
+    def __init__(self, source: Any, metadata: Any) -> None:
+        names = ("num_warps", "num_stages", "num_ctas", "debug")
+        self._kernel = source.fn
+        self._options = {name: getattr(metadata, name) for name in names}
+
+    def __call__(self, x: int, y: int, z: int, stream: int, function: Any, *rest: Any) -> None:
+        """Launch; `rest`: metadata and hooks, which the checked launch has too, and arguments."""
+        args = rest[len(rest) - len(self._kernel.params) :]
+        self._kernel.run(*args, grid=(x, y, z), warmup=False, **self._options)
+
+
 class _DriverUtilities:
     """`triton.runtime.driver.active.utils`."""
+
+    def load_binary(
+        self, name: str, binary: bytes, shared: int, device: int
+    ) -> tuple[int, int, int, int, int]:
+        """Return handles, registers a thread, spilled words and the most threads of a block."""
+        use = cubin.read_thread_use(binary)
+        return 1, 1, use.registers, use.stack_bytes // 4, MAX_THREADS
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         card = get_card()

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from harness.sanitizer.triton import jit_kernels
+from harness.sanitizer.violations.facts import shorten_path
 
 INDUCTOR_MODULE = "torch._inductor.runtime.triton_heuristics"
 _TORCH_FOLDER = str(Path(torch.__file__).parent)
@@ -74,8 +75,7 @@ def find_compiled_function() -> str:
         file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
         in_torch = module.startswith("torch.") or file.startswith(_TORCH_FOLDER)
         if behind and not in_torch:
-            place = "/".join(Path(file).parts[-3:])
-            return f"{frame.f_code.co_name} ({place}:{frame.f_lineno})"
+            return f"{frame.f_code.co_name} ({shorten_path(file)}:{frame.f_lineno})"
         frame, behind = frame.f_back, behind or in_torch
     return ""
 

@@ -49,6 +49,7 @@ def map_defining_operations(graph: KernelGraph) -> dict[IRValue, IROperation]:
 def map_control_flow_sources(graph: KernelGraph) -> dict[IRValue, list[IRValue]]:
     """Return the values that each block argument and each result of control flow may come from."""
     sources: dict[IRValue, list[IRValue]] = defaultdict(list)
+    mapped: list[IRRegion] = []
 
     def add_sources(targets: tuple[IRValue, ...], *sources_of_targets: tuple[IRValue, ...]) -> None:
         for values in sources_of_targets:
@@ -77,8 +78,16 @@ def map_control_flow_sources(graph: KernelGraph) -> dict[IRValue, list[IRValue]]
             both = operation.operands * 2
             add_sources(body.block.arguments, both)
         elif operation.name == "tt.map_elementwise":
-            add_sources(operation.results, get_terminator(operation.regions[0]).operands)
-    for region in (graph.body, *graph.functions.values()):
+            [body] = operation.regions
+            mapped.append(body)
+            pack = operation.get_int("pack", 1)
+            arguments = (operand for operand in operation.operands for _ in range(pack))
+            add_sources(body.blocks[0].arguments, tuple(arguments))
+            results = tuple(result for result in operation.results for _ in range(pack))
+            for block in body.blocks:
+                if block.operations[-1].name == "tt.map_elementwise.return":
+                    add_sources(results, block.operations[-1].operands)
+    for region in (graph.body, *graph.functions.values(), *mapped):
         blocks = {block.label: block for block in region.blocks}
         for block in region.blocks:
             last = block.operations[-1]

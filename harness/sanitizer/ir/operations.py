@@ -23,6 +23,7 @@ class TritonOperation:
     same_lanes: bool = False  # a loop over the result's lanes can compute the operand as well
     lanewise: bool = False  # of an integer or a pointer, lane by lane, beside all of `arith`
     folds: bool = False  # the lanes along an axis become one, or one after the other
+    is_product: bool = False  # of two tiles, which a GPU stages in shared memory
     has_function: bool = False  # its region is a function of elements
     # Values
     keeps_value: bool = False  # the operand's value, in range, in another type
@@ -72,7 +73,7 @@ OPERATIONS: dict[str, TritonOperation] = {
     "tt.split": _make_row("takes_value keeps_pointer forms_address"),
     **_make_rows("tt join cat", "merges_pointers"),
     **_make_rows("tt reduce scan", "folds has_function forms_address", symbol="sum"),
-    "tt.map_elementwise": _make_row("has_function", refusal="no kernel of a release has it"),
+    "tt.map_elementwise": _make_row("has_function"),
     # Numbers and grids
     "arith.constant": _make_row(),
     "ub.poison": _make_row(),
@@ -119,22 +120,21 @@ OPERATIONS: dict[str, TritonOperation] = {
     **_make_rows("arith addf subf mulf divf remf negf cmpf minnumf maxnumf minimumf maximumf"),
     **_make_rows("arith sitofp uitofp fptosi fptoui extf truncf bitcast"),
     **_make_rows("math absf fma sqrt rsqrt floor ceil exp exp2 log log2 sin cos erf tanh"),
-    **_make_rows("tt fp_to_fp clampf precise_divf precise_sqrt dot"),
-    "tt.dot_scaled": _make_row(refusal="products of numbers with a scale for each block"),
+    **_make_rows("tt fp_to_fp clampf precise_divf precise_sqrt"),
+    **_make_rows("tt dot dot_scaled", "is_product"),
     **_make_rows("tt extern_elementwise elementwise_inline_asm"),
     # Control flow
     **_make_rows("scf for if while", "branches"),
     **_make_rows("cf br cond_br", "branches ends_block"),
     **_make_rows("scf yield condition", "ends_block"),
     "tt.return": _make_row("ends_block has_no_effect"),
-    **_make_rows("tt reduce.return scan.return"),
+    **_make_rows("tt reduce.return scan.return map_elementwise.return"),
     "tt.call": _make_row(refusal="calls that are not inlined"),
     # Without an effect on the CPU, where programs run one by one
-    **_make_rows("tt print", "has_no_effect"),
     **_make_rows("llvm intr.assume", "has_no_effect"),
     **_make_rows("ttg barrier local_barrier", "has_no_effect"),
     **_make_rows("gpu barrier", "has_no_effect"),
-    "tt.assert": _make_row(),
+    **_make_rows("tt assert print"),
 }
 
 
@@ -171,4 +171,6 @@ INTEGER_ARITHMETIC = OVERFLOWING_OPERATIONS | _select_names(
 )
 TERMINATORS = _select_names("ends_block")
 CONTROL_FLOW_OPERATIONS = _select_names("branches")
+PRODUCT_OPERATIONS = _select_names("is_product")
+EXCHANGING_OPERATIONS = _select_names("is_product", "folds", "shape") - SPREADING_OPERATIONS
 IGNORED_OPERATIONS = _select_names("has_no_effect")

@@ -12,6 +12,7 @@ from types import FrameType
 
 from harness.sanitizer.device.callers import is_own_code
 from harness.sanitizer.violations.exceptions import KernelLocation
+from harness.sanitizer.violations.facts import shorten_path
 
 _MAX_FRAMES = 6
 _HIDDEN_PACKAGES = ("torch", "triton")  # wherever they lie
@@ -29,7 +30,7 @@ class StackFrame:
 
     @property
     def short_file(self) -> str:
-        return "/".join(Path(self.file).parts[-3:]).replace("//", "/")
+        return shorten_path(self.file)
 
 
 CallStack = tuple[StackFrame, ...]  # innermost first

@@ -10,8 +10,9 @@ from harness.sanitizer.ptx.thread_code import LLVM_FLOATS, ThreadCode
 
 _FLOAT8 = {f"{name}x2": element for name, element in PTX_FLOAT8.items()}
 _FLOAT4 = "e2m1x2"
+_SCALES = "ue8m0x2"  # two powers of two
 _TO_INTEGER = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}  # LLVM's names
-_TYPES = (NUMBER_TYPES | {*_FLOAT8, _FLOAT4}) - {"pred"}
+_TYPES = (NUMBER_TYPES | {*_FLOAT8, _FLOAT4, _SCALES}) - {"pred"}
 
 
 def emit_conversion(code: ThreadCode, instruction: Instruction) -> None:
@@ -21,7 +22,9 @@ def emit_conversion(code: ThreadCode, instruction: Instruction) -> None:
     if len(kinds) != 2:
         raise instruction.refuse()
     target, source = kinds
-    if _FLOAT4 in kinds:
+    if target == _SCALES:
+        _emit_scales(code, instruction, source)
+    elif _FLOAT4 in kinds:
         _emit_float4(code, instruction, target, source)
     elif target in _FLOAT8 or source in _FLOAT8:
         _emit_float8(code, instruction, target, source)
@@ -157,6 +160,29 @@ def _emit_float4(code: ThreadCode, instruction: Instruction, target: str, source
     nibbles = byte, code.let(f"lshr i8 {byte}, 4")  # of the first one the upper half is ignored
     halves = [code.let(f"call i16 @widen_e2m1(i8 {nibble})") for nibble in nibbles]
     code.set(instruction.results[0], code.join_halves(halves), 32)
+
+
+def _emit_scales(code: ThreadCode, instruction: Instruction, source: str) -> None:
+    """Convert the sizes of two float32 to exponents, the first one above; NaN is 255."""
+    mode = instruction.find("rz", "rp")
+    if source != "f32" or mode is None:
+        raise instruction.refuse()
+    largest = 254 if instruction.has("satfinite") else 255
+    codes = []
+    for value in reversed(instruction.operands):
+        size = code.let(f"and i32 {code.get(value, 32)}, {(1 << 31) - 1}")
+        exponent = code.let(f"lshr i32 {size}, 23")
+        if mode == "rp":  # a subnormal number is between 2**-127 and 2**-126, or below
+            rest = code.let(f"and i32 {size}, {(1 << 23) - 1}")
+            none = code.let(f"icmp eq i32 {exponent}, 0")
+            limit = code.let(f"select i1 {none}, i32 {1 << 22}, i32 0")
+            above = code.let(f"icmp ugt i32 {rest}, {limit}")
+            exponent = code.let(f"add i32 {exponent}, {code.let(f'zext i1 {above} to i32')}")
+        exponent = code.call_intrinsic("umin", "i32", exponent, largest)
+        nan = code.let(f"icmp ugt i32 {size}, {0x7F800000}")
+        exponent = code.let(f"select i1 {nan}, i32 255, i32 {exponent}")
+        codes.append(code.let(f"trunc i32 {exponent} to i8"))
+    code.set(instruction.results[0], code.join_halves(codes, 8), 16)
 
 
 def _emit_from_integer(

@@ -17,6 +17,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from harness.sanitizer.device.cards import (
+    BLOCK_LIMITS,
+    GRID_LIMITS,
+    MAX_THREADS,
+    describe_beyond_limits,
+)
 from harness.sanitizer.llvm.number_formats import UnsupportedOnCpu
 from harness.sanitizer.ptx.compiled_kernels import CompiledPtx, compile_kernel, is_compiled
 from harness.sanitizer.ptx.cuda_facts import ExecutorFacts
@@ -31,9 +37,6 @@ from harness.sanitizer.ptx.variables import place_variables
 from harness.sanitizer.violations.exceptions import LaunchRefused, UncheckableKernel
 from harness.sanitizer.violations.sentences import build_violation
 
-_GRID_LIMITS = ((1 << 31) - 1, 65535, 65535)
-_BLOCK_LIMITS = (1024, 1024, 64)
-_MAX_THREADS = 1024
 _SHARED_LIMIT = 48 << 10  # of a block, its own shared memory and what the launch adds
 _modules: dict[str, PtxModule] = {}
 
@@ -126,7 +129,7 @@ class PtxModule:
 
     def most_threads(self, entry: str) -> int:
         """Return the threads that a block may have; 0 if the kernel sets no limit itself."""
-        return min(self._get_head(entry).most_threads or 0, _MAX_THREADS)
+        return min(self._get_head(entry).most_threads or 0, MAX_THREADS)
 
     def files(self, entry: str) -> frozenset[str]:
         """Return the source files that a kernel's lines are from."""
@@ -233,12 +236,12 @@ class PtxModule:
             raise UncheckableKernel(f"{launch.name}: not checked: clusters {launch.cluster}")
         threads = math.prod(launch.block)
         for words, sides, limits in (
-            ("a grid", launch.grid, _GRID_LIMITS),
-            ("a block", launch.block, _BLOCK_LIMITS),
+            ("a grid", launch.grid, GRID_LIMITS),
+            ("a block", launch.block, BLOCK_LIMITS),
         ):
-            if any(not 1 <= side <= most for side, most in zip(sides, limits, strict=True)):
-                return LaunchRefused(f"{launch.name}: {words} of {sides}: at most {limits}")
-        most = self.most_threads(launch.entry) or _MAX_THREADS
+            if refusal := describe_beyond_limits(words, sides, limits):
+                return LaunchRefused(f"{launch.name}: {refusal}")
+        most = self.most_threads(launch.entry) or MAX_THREADS
         if threads > most:
             return LaunchRefused(f"{launch.name}: {threads} threads in a block, and at most {most}")
         return None

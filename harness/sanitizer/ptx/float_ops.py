@@ -138,13 +138,26 @@ def emit_division(code: ThreadCode, instruction: Instruction, kind: str, values:
     direction = find_direction(instruction, kind)
     dividend, divisor = values if instruction.opcode == "div" else ("1.0", *values)
     if direction is None:
-        return code.let(f"fdiv {llvm} {dividend}, {divisor}")
+        quotient = code.let(f"fdiv {llvm} {dividend}, {divisor}")
+        if instruction.opcode == "div" and instruction.has("approx"):
+            return _flush_quotient(code, quotient, dividend, divisor)
+        return quotient
     left, right = _widen_values(code, [dividend, divisor], llvm)
     quotient = code.let(f"fdiv double {left}, {right}")
     minus = code.let(f"fneg double {quotient}")
     rest = code.call_intrinsic("fma", "double", minus, right, left)
     rest = code.let(f"fmul double {rest}, {right}")  # of the quotient's own sign
     return round_directed(code, quotient, direction, rest)
+
+
+def _flush_quotient(code: ThreadCode, quotient: str, dividend: str, divisor: str) -> str:
+    """Return what `div.approx` gives by a finite divisor above 2**126: nothing is left."""
+    size = code.call_intrinsic("fabs", "float", divisor)
+    above = code.let(f"fcmp ogt float {size}, 0x47D0000000000000")
+    finite = code.let(f"fcmp one float {size}, 0x7FF0000000000000")
+    zero = code.let(f"fmul float {dividend}, 0.0")
+    flushed = code.let(f"and i1 {above}, {finite}")
+    return code.let(f"select i1 {flushed}, float {zero}, float {quotient}")
 
 
 def emit_root(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:

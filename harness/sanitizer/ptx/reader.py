@@ -83,9 +83,8 @@ class _KernelReader:
             self._operations = []
             if label == entry:
                 for name in merged[entry]:
-                    values[name] = self._emit(
-                        "ptx.undefined", (), (self._type_of(name),), {}, SourceLocation()
-                    )[0]
+                    kinds, nowhere = (self._type_of(name),), SourceLocation()
+                    [values[name]] = self._emit("ptx.undefined", (), kinds, {}, nowhere, (name,))
             self._values = values
             block = self._blocks.blocks[label]
             for statement in block.statements:

@@ -23,6 +23,7 @@ _SPECIAL_NUMBERS = {
     **{f"%cluster_ctaid.{axis}": 0 for axis in "xyz"},
     **{f"%cluster_nctaid.{axis}": 1 for axis in "xyz"},
 }
+_CLOCKS = ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo")  # this machine's
 
 
 def emit_special_register(code: ThreadCode, instruction: Instruction) -> None:
@@ -30,6 +31,9 @@ def emit_special_register(code: ThreadCode, instruction: Instruction) -> None:
     register = instruction.operation.attributes["register"]
     if register in _SPECIAL_NUMBERS:
         code.set(result, str(_SPECIAL_NUMBERS[register]), 64)
+        return
+    if register in _CLOCKS:
+        code.set(result, code.let("call i64 @llvm.readcyclecounter()"), 64)
         return
     if register in _FRAME_FIELDS:
         code.set(result, code.get_frame(_FRAME_FIELDS[register]), 64)

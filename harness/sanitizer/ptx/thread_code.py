@@ -38,8 +38,12 @@ class PtxSite:
 class ThreadCode(PtxFunction):
     """The text of the function that runs one thread up to its next suspension."""
 
-    def __init__(self, constants: dict[IRValue, int]) -> None:
-        super().__init__("define i32 @thread(ptr %context, ptr %frame)")
+    def __init__(
+        self,
+        constants: dict[IRValue, int],
+        header: str = "define i32 @thread(ptr %context, ptr %frame)",
+    ) -> None:
+        super().__init__(header)
         self._constants = constants
         self._slots: dict[tuple[IRValue, str], str] = {}
         self._places: dict[tuple[IRValue, str], int] = {}

@@ -32,6 +32,7 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import JITCallable, JITFunction, create_function_from_signature
 
 from harness.core.preparation import announce_preparation
+from harness.sanitizer.device.triton_driver import VirtualDriver, measure_call
 from harness.sanitizer.triton import jit_kernels
 from harness.sanitizer.triton.symbolic_int import SymbolicInt
 
@@ -69,13 +70,45 @@ def has_stale_globals(kernel: Any) -> bool:
     )
 
 
+_PRECISION_OPTIONS = ("default_dot_input_precision", "max_num_imprecise_acc_default")
+_WARP_QUERIES = frozenset(("num_threads", "num_warps"))  # of triton.language.extra.cuda
+
+
+def list_options_in_ir(kernel: Any) -> tuple[str, ...]:
+    """List the options of a launch that the kernel's IR depends on.
+
+    How many warps there are is none of it, unless the kernel asks. Example: two configurations of
+    an autotuned kernel that differ in `num_warps` alone have one IR.
+    """
+    codes = [called.fn.__code__ for called in jit_kernels.collect_called_kernels(kernel)]
+    asks = any(not _WARP_QUERIES.isdisjoint(code.co_names) for code in codes)
+    return (*_PRECISION_OPTIONS, *(["num_warps"] if asks else []))
+
+
+@functools.cache
+def make_option_parser() -> Any:
+    return make_backend(TARGET).parse_options
+
+
+def check_options(options: dict[str, Any]) -> None:
+    """Raise Triton's own error for options of a launch that it does not take."""
+    known = make_option_parser()(options).__dict__
+    for name in options:
+        if name not in known:
+            raise KeyError(f"Keyword argument {name} was specified but unrecognised")
+
+
 def compile_to_mlir(
-    kernel: Any, signature: dict[str, Any], constants: dict[tuple[int, ...], Any]
+    kernel: Any,
+    signature: dict[str, Any],
+    constants: dict[tuple[int, ...], Any],
+    launch_options: dict[str, Any] | None = None,
 ) -> str:
     """Return the kernel's IR in MLIR's generic form, with one syntax for all operations."""
     backend = make_backend(TARGET)
     # The back ends look for overflow themselves; the kernel's own assertions are kept.
-    options = backend.parse_options({"debug": True, "sanitize_overflow": False})
+    own = {"debug": True, "sanitize_overflow": False}
+    options = backend.parse_options((launch_options or {}) | own)
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
@@ -173,11 +206,8 @@ def is_interpreting() -> bool:
     return not isinstance(tl.sum, JITFunction)
 
 
-class _CpuDriver:
-    """A driver without a device: the methods of Triton's driver that code under test calls."""
-
-    def get_current_target(self) -> Any:
-        return TARGET
+class _CpuDriver(VirtualDriver):
+    """A driver without a device, for sessions in which tensors are the CPU's."""
 
     def get_current_device(self) -> int:
         return 0
@@ -189,11 +219,6 @@ class _CpuDriver:
         import torch
 
         return torch.device("cpu")
-
-    def get_device_interface(self) -> Any:
-        import torch
-
-        return torch.cuda
 
 
 _original_bench = Autotuner._bench
@@ -215,10 +240,8 @@ def run_launches_with(
     replaced = {name: Autotuner.__dict__[name] for name in ("_bench", "check_disk_cache")}
     active = driver._active
 
-    def measure_nothing(launch: Callable[[], None], **_: Any) -> float:
-        if all_configurations:
-            launch()
-        return 0.0
+    def measure_nothing(launch: Callable[[], None], *args: Any, **options: Any) -> Any:
+        return measure_call(launch if all_configurations else lambda: None, *args, **options)
 
     def bench(tuner: Any, *args: Any, **options: Any) -> Any:
         on_tuned(tuner.base_fn.__name__, len(tuner.configs))

@@ -46,6 +46,7 @@ class BoundCall:
     key: Any
     specialization: Any = None  # for a call that shares its IR with calls of other constants
     symbolic_arguments: tuple[RuntimeArgument, ...] = ()  # passed in place of those constants
+    options: tuple[tuple[str, Any], ...] = ()  # of the launch, as far as the IR depends on them
 
     def runtime_arguments(self) -> Iterator[RuntimeArgument]:
         for (name, value), argument_type in zip(self.values.items(), self.types, strict=True):
@@ -83,14 +84,19 @@ class CallBinder:
         self._kernel = kernel
         self.constants = constants  # as they were when the programs below were compiled
         self._bind: Callable[..., Any] = adapter.make_argument_binder(kernel)
+        self._option_names = adapter.list_options_in_ir(kernel)
         self.programs: dict[Any, Any] = {}  # by a call's key
         self.specializations: dict[str, Any] = {}  # by the key of all but the symbolic constants
 
     def bind(self, args: tuple[Any, ...], options: dict[str, Any]) -> BoundCall:
-        values, specialized, _ = self._bind(*args, **options)
+        values, specialized, launch_options = self._bind(*args, **options)
         types = tuple(argument_type for argument_type, _ in specialized)
         constants = tuple(map(_make_constant_key, values.values(), types))
-        bound = BoundCall(values, types, constants, (types, constants))
+        named = tuple(
+            (name, launch_options[name]) for name in self._option_names if name in launch_options
+        )
+        key = (types, constants, *named)
+        bound = BoundCall(values, types, constants, key, options=named)
         recorded_launches.record_launch(self._kernel, bound)
         return bound
 
@@ -128,6 +134,7 @@ def compute_cache_key(kernel: Any, bound: BoundCall) -> str:
     """Hash all that the IR of a call depends on, the same in every process."""
     words = [compute_code_key(kernel), kernel.fn.__code__.co_filename, adapter.TRITON_VERSION]
     words += [CODE_DIGEST, sys.version, str(bound.types), str(_to_key(bound.constants))]
+    words += map(str, bound.options)
     return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 
@@ -142,7 +149,8 @@ def _to_key(value: Any) -> Any:
 def compile_to_mlir(kernel: Any, bound: BoundCall) -> str:
     """Return the IR of a call in MLIR's generic form, which `mlir_parser` reads."""
     signature = dict(zip(bound.values, bound.types, strict=True))
-    return adapter.compile_to_mlir(kernel, signature, dict(bound.iterate_constants()))
+    constants = dict(bound.iterate_constants())
+    return adapter.compile_to_mlir(kernel, signature, constants, dict(bound.options))
 
 
 def get_symbolic_expression(operation: IROperation) -> str:

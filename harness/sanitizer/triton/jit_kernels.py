@@ -25,7 +25,8 @@ CountLaunch = Callable[[int], None]
 _lock = threading.RLock()
 _watched_kernels: dict[int, tuple[Any, list[int], CountLaunch]] = {}
 _reached_slots: dict[int, tuple[Any, list[tuple[int, CountLaunch]]]] = {}
-_original_runs: dict[Any, Any] = {}
+_original_runs: dict[Any, Any] = {}  # by class, while launches are counted
+_triton_runs: dict[Any, Any] = {}  # by class: Triton's own, which the first replacement found
 # By module name: its identity and number of names, and its names bound to a kernel or to None.
 _MODULE_KERNELS: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {}
 
@@ -160,7 +161,14 @@ def replace_run(cls: Any, run: Callable[..., Any]) -> Callable[..., Any]:
             before, _original_runs[cls] = _original_runs[cls], run
         else:
             before, cls.run = cls.__dict__["run"], run
+        _triton_runs.setdefault(cls, before)
         return before  # type: ignore[no-any-return]
+
+
+def get_original_run(cls: Any) -> Callable[..., Any]:
+    """Return Triton's own function, whatever launches kernels now."""
+    with _lock:
+        return _triton_runs.get(cls) or get_run(cls)
 
 
 def _find_reached_slots(kernel: Any) -> list[tuple[int, CountLaunch]]:

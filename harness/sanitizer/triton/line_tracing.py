@@ -22,6 +22,7 @@ from typing import Any
 
 from harness.sanitizer.ir.graph import FileLine
 from harness.sanitizer.triton import jit_kernels
+from harness.sanitizer.violations.facts import shorten_path
 
 # The first line of a top-level statement; a closing bracket belongs to an earlier one.
 _STATEMENT_START = re.compile(r"[^\s#)\]}]")
@@ -43,8 +44,10 @@ def find_caller() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not any(folder in file for folder in ("/triton/", "/torch/", "/harness/", "<")):
-            return f"{file}:{frame.f_lineno}"
+        if not any(
+            folder in file for folder in ("/triton/", "/torch/", "/harness/sanitizer/", "<")
+        ):
+            return f"{shorten_path(file)}:{frame.f_lineno}"
         frame = frame.f_back
     return "an unknown line"
 

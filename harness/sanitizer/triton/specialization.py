@@ -123,7 +123,10 @@ def _to_shared_call(
 ) -> BoundCall:
     constants = (*constants, str(sorted(specialization.conditions.items())))
     return replace(
-        bound, constants=constants, key=(bound.types, constants), specialization=specialization
+        bound,
+        constants=constants,
+        key=(bound.types, constants, *bound.options),
+        specialization=specialization,
     )
 
 

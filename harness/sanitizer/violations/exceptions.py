@@ -40,6 +40,7 @@ class Violation(AssertionError):
         self.headline = headline
         self.location = location
         self.details = details
+        self.is_warning = False  # it cannot happen on a card as the program is set up
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -82,7 +82,11 @@ class ViolationFacts(ABC):
 
 
 def shorten_path(file: str) -> str:
-    return "/".join(Path(file).parts[-3:])
+    """Return a file's path below the working folder, or its last parts; so of a package."""
+    path = Path(file)
+    if "site-packages" not in path.parts and path.is_relative_to(Path.cwd()):
+        return str(path.relative_to(Path.cwd()))
+    return "/".join(path.parts[-3:]).replace("//", "/")
 
 
 def read_line(source: SourceLocation) -> str:

@@ -51,7 +51,10 @@ def name_element(name: str, element: int, shape: tuple[int, ...], strides: tuple
     return f"{name}{index}"
 
 
-IN_OWN_STORAGE = "still inside the storage that this tensor is a view of"
+IN_OWN_STORAGE = (
+    "still inside the storage that this tensor is a view of, which is larger: "
+    "`bounds=storage` allows it"
+)
 
 
 def describe_unknown(address: int) -> str:

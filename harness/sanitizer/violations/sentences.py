@@ -94,7 +94,7 @@ _SENTENCES = {
         ),
     ),
     ViolationKind.ASSERTION: _Sentence(
-        KernelAssertion, "{kernel}: its own assertion fails: {message}"
+        KernelAssertion, "{kernel}: its own assertion fails: {message}", ("{skipped}",)
     ),
     ViolationKind.TRAP: _Sentence(KernelAssertion, "{kernel}: it stops itself (trap)"),
     ViolationKind.ENDLESS_WAIT: _Sentence(

@@ -9,12 +9,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from harness.core import device
 from harness.core.stderr import report_to_stderr
+from harness.sanitizer.check import interrupts
 from harness.sanitizer.check.declarations import Check
 from harness.sanitizer.check.launch_log import KernelLaunch
 from harness.sanitizer.check.options import MAX_REPORTS, CheckOptions
@@ -29,6 +31,8 @@ from harness.sanitizer.watch.report_files import (
     ReportWriter,
 )
 
+_WRITE_SECONDS = 1.0  # between two writes of the counts
+
 
 class HostCheckFiles:
     """Counts launches and writes reports, if the process has a folder for them."""
@@ -38,11 +42,15 @@ class HostCheckFiles:
         self._writer = ReportWriter(Path(folder)) if folder else None
         self.summaries = KernelSummaries()
         self._start_time = time.monotonic()
+        self._next_write = 0.0
 
     def count_launch(self, launch: KernelLaunch) -> None:
+        """Count a launch; the counts are on disk within a second, whatever ends the process."""
         summary = self.summaries.count_launch(launch.kernel, launch.place)
         if launch.refusal:
             summary.count_refusal(launch.refusal_reason, captured=False)
+        if time.monotonic() >= self._next_write:
+            self.write_counts()
 
     def write_violation(self, violation: Violation) -> KernelReport:
         place = violation.location
@@ -53,6 +61,7 @@ class HostCheckFiles:
         return report
 
     def write_counts(self) -> None:
+        self._next_write = time.monotonic() + _WRITE_SECONDS
         if self._writer is not None:
             self._writer.write_kernels(self.summaries)
 
@@ -88,6 +97,7 @@ def check_process() -> Iterator[None]:
     check.launches.observers.append(files.count_launch)
     check.launches.violation_observers.append(report_violation)
     atexit.register(files.write_counts)
+    interrupts.stop_kernels_at(signal.SIGINT)
     with contextlib.ExitStack() as stack:
         check.open(stack)
         yield

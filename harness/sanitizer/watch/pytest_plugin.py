@@ -21,14 +21,18 @@ from typing import Any
 import pytest
 
 from harness.core import device
+from harness.core.files import write_atomically
 from harness.sanitizer.device.cards import CARD_VARIABLE
 from harness.sanitizer.device.record import RECORD, describe_stand_ins
 from harness.sanitizer.device.refusals import UnansweredName, iterate_causes
+from harness.sanitizer.watch.baselines import Baseline, KnownReport
 from harness.sanitizer.watch.report_files import CHECKS_VARIABLE
+from harness.sanitizer.watch.signals import end_orderly_at_termination, limit_seconds
 from harness.sanitizer.watch.suite_checks import SuiteChecks, TestChecks
 
 _DEFAULT_MAX_REPORTS = 16
 _WORKER_VARIABLE = "PYTEST_XDIST_WORKER"  # xdist sets it in its workers
+_RECORD_SECONDS = 5.0  # between two writes of the record
 _NOTHING_CHECKED = 3  # the exit code where no launch was checked, as of `unfix exec --check`
 
 
@@ -51,7 +55,13 @@ class CheckPlugin:
         if card := options.sanitize_card:
             os.environ[CARD_VARIABLE] = card
         self._suite = SuiteChecks()
+        self._timeout, self._next_record = options.sanitize_timeout, 0.0
+        self._node_id = ""
         self._checks, self._options = self._read_options()
+        try:
+            self._baseline = Baseline(options.sanitize_baseline)
+        except ValueError as error:
+            raise pytest.UsageError(f"--sanitize-baseline: {error}") from None
         self._stack = contextlib.ExitStack()
         self._check: Any = None
         self._test = TestChecks()
@@ -61,11 +71,12 @@ class CheckPlugin:
         self._is_controller = bool(getattr(options, "numprocesses", None)) and (
             _WORKER_VARIABLE not in os.environ
         )
+        end_orderly_at_termination()
         if not self._is_controller:
             self._prepare_process()
 
     def _read_options(self) -> tuple[tuple[str, ...], Any]:
-        from harness.sanitizer.check.options import CheckOptions
+        from harness.sanitizer.check.options import ALL_KERNELS, STORAGE_BOUNDS, CheckOptions
         from harness.sanitizer.cpu.arithmetic import Arithmetic
         from harness.sanitizer.violations.kinds import CHECK_NAMES
 
@@ -73,6 +84,8 @@ class CheckPlugin:
         words = (options.sanitize or os.environ.get(CHECKS_VARIABLE, "")).split(",")
         if "all" in words:
             words = list(CHECK_NAMES)
+        everywhere = STORAGE_BOUNDS in words
+        words = ["bounds" if word == STORAGE_BOUNDS else word for word in words]
         checks = tuple(word for word in words if word not in ("", "stop")) or CHECK_NAMES
         try:
             return checks, CheckOptions(
@@ -80,6 +93,7 @@ class CheckPlugin:
                 checks,
                 options.sanitize_max_reports or _DEFAULT_MAX_REPORTS,
                 options.sanitize_all_configurations,
+                frozenset([ALL_KERNELS] if everywhere else []),
             )
         except ValueError as error:
             raise pytest.UsageError(f"--sanitize: {error}") from None
@@ -108,32 +122,41 @@ class CheckPlugin:
     # A test
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
+    def pytest_runtest_protocol(self, item: Any) -> Generator[None, Any, Any]:
+        self._node_id = item.nodeid
         self._test, self._start_time = TestChecks(), time.monotonic()
         self._earlier_refusals = Counter(RECORD.refusals)
         self._earlier_stand_ins = Counter(RECORD.stand_ins)
         with contextlib.ExitStack() as stack:
-            self._check = self._make_check()
+            self._check = self._make_check(item)
             self._check.launches.observers.append(self._count_launch)
             stack.callback(self._check.close)
             self._check.open(stack)
             result = yield
         self._check = None
+        self._files.write_counts()
+        if time.monotonic() >= self._next_record:
+            self._write_record()
         return result
 
-    def _make_check(self) -> Any:
+    def _make_check(self, item: pytest.Item) -> Any:
+        options = self._options
+        for mark in item.iter_markers("sanitize"):
+            options = options.allow_storage(**mark.kwargs)
         if self._device == "cuda":
             from harness.sanitizer.check.gpu_check import GpuCheck
 
-            return GpuCheck(self._checks)
+            return GpuCheck(self._checks, whole_storages=bool(options.storage_kernels))
         from harness.sanitizer.watch.host_process import make_check
 
-        return make_check(self._device, self._options)
+        return make_check(self._device, options)
 
     def _count_launch(self, launch: Any) -> None:
         self._files.count_launch(launch)
         launches = self._test.launches
         launches[launch.kernel] = launches.get(launch.kernel, 0) + 1
+        seconds = self._test.seconds
+        seconds[launch.kernel] = seconds.get(launch.kernel, 0.0) + launch.seconds
         if launch.refusal:
             self._test.refused_launches += 1
             self._test.refusals[launch.kernel] = launch.refusal_reason
@@ -157,22 +180,37 @@ class CheckPlugin:
 
         A refusal that a test caught, and answered in another way, stays the test's own business.
         """
-        from harness.sanitizer.violations.exceptions import Violation
+        from harness.sanitizer.violations.exceptions import LaunchRefused, Violation
 
         own_error: BaseException | None = None
         result = None
         try:
-            result = yield
+            with limit_seconds(self._timeout):
+                result = yield
+        except (KeyboardInterrupt, pytest.exit.Exception):
+            self._suite.tests[self._node_id] = self._test
+            self._suite.outcomes[self._node_id] = "interrupted"
+            raise
         except BaseException as error:
             own_error = error
         errors = list(self._check.launches.errors)
         self._check.discard_errors()
         self._test.configurations |= self._check.launches.configuration_counts
+        violations = [error for error in errors if isinstance(error, Violation)]
         if own_error is not None:
             self._attribute_refusals(own_error)
-        violations = [error for error in errors if isinstance(error, Violation)]
+            causes = iterate_causes(own_error)
+            violations += [error for error in causes if isinstance(error, LaunchRefused)]
+        harmless: list[BaseException] = []
         for violation in violations:
-            self._test.reports.append(asdict(self._files.write_violation(violation)))
+            report = asdict(self._files.write_violation(violation))
+            report["accepted"] = self._baseline.find_reason(report)
+            self._test.reports.append(report)
+            if report["accepted"] or report["is_warning"]:
+                harmless.append(violation)
+        violations = [error for error in violations if error not in harmless]
+        errors = [error for error in errors if error not in harmless]
+        own_error = None if own_error in harmless else own_error
         if own_error is None and not errors:
             return result
         candidates: list[BaseException] = [*violations, *([own_error] if own_error else errors)]
@@ -237,7 +275,8 @@ class CheckPlugin:
         if report.outcome != "passed" and outcome == "passed":
             outcome = report.outcome
             if report.failed:
-                outcome = "reported" if data["reports"] else "failed"
+                has_reports = self._suite.tests[report.nodeid].failing_reports
+                outcome = "reported" if has_reports else "failed"
                 if outcome == "failed" and data["refusals"]:
                     outcome = "refused"
         self._suite.outcomes[report.nodeid] = outcome
@@ -248,18 +287,34 @@ class CheckPlugin:
             return
         if session.exitstatus == pytest.ExitCode.OK and not self._suite.checked_launches:
             session.exitstatus = _NOTHING_CHECKED
-        if file := self._config.getoption("--sanitize-record"):
-            text = json.dumps(
-                {"device": self._device, "checks": self._checks, "tests": self._suite.to_data()},
-                indent=1,
-            )
-            file.write_text(text + "\n")
+        if self._baseline.write_new(self._suite.list_reports()):
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+        if session.exitstatus == pytest.ExitCode.OK and self._list_gone():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._write_record()
+
+    def _list_gone(self) -> list[KnownReport]:
+        kernels = [kernel for test in self._suite.tests.values() for kernel in test.launches]
+        return self._baseline.list_gone(self._suite.list_reports(), kernels)
+
+    def _write_record(self) -> None:
+        """Write what is known so far: whatever ends the run, the record of its tests is there."""
+        self._next_record = time.monotonic() + _RECORD_SECONDS
+        file = self._config.getoption("--sanitize-record")
+        if file and _WORKER_VARIABLE not in os.environ:
+            known = {"device": self._device, "checks": self._checks}
+            text = json.dumps({**known, "tests": self._suite.to_data()}, indent=1)
+            write_atomically(file, text + "\n")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         terminalreporter.section("kernels under check")
         for line in self._suite.describe(self._checks, self._options.all_configurations):
             terminalreporter.line(line)
-        if self._device == device.VIRTUAL:
+        if self._device == device.VIRTUAL and self._suite.stand_ins:
             terminalreporter.line(describe_stand_ins(self._suite.stand_ins))
+        for entry in self._list_gone():
+            terminalreporter.line(
+                f"gone, take it out of the baseline: {entry.kind} of {entry.kernel} ({entry.file})"
+            )
         if not self._suite.checked_launches:
             terminalreporter.line("no launch was checked, so the checks say nothing")

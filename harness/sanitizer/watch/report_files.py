@@ -38,6 +38,7 @@ class KernelReport:
     details: tuple[str, ...]
     pid: int
     seconds: float  # since the process launched its first kernel
+    is_warning: bool = False  # it cannot happen on a card as the program is set up
 
     @classmethod
     def from_violation(cls, violation: Violation, kernel: str, seconds: float) -> KernelReport:
@@ -53,6 +54,7 @@ class KernelReport:
             violation.details,
             os.getpid(),
             round(seconds, 3),
+            violation.is_warning,
         )
 
     @property
@@ -125,16 +127,17 @@ class CheckSummary:
         return self.checked_launches / self.launches if self.launches else 0.0
 
     def __str__(self) -> str:
-        checked = len(self.kernels) - len(self.refusals)
+        """Return 'checked 5 launches of 2 kernels', or how many of them, and their share."""
+        kernels, launches = len(self.kernels), self.launches
+        if self.checked_launches == launches:
+            return (
+                f"checked {format_count(launches, 'launch')} of {format_count(kernels, 'kernel')}"
+            )
+        checked = kernels - len(self.refusals)
         return (
-            f"checked {checked} of {len(self.kernels)} kernels of Triton's{self._and_cuda} and "
-            f"{self.checked_share:.1%} of their {self.launches} launches (a graph's count once)"
+            f"checked {self.checked_launches} of {format_count(launches, 'launch')} "
+            f"({self.checked_share:.1%}), {checked} of {format_count(kernels, 'kernel')}"
         )
-
-    @property
-    def _and_cuda(self) -> str:
-        is_cuda = any(".cu" in kernel.place for kernel in self.kernels.values())
-        return " and CUDA's" if is_cuda else ""
 
     @property
     def refusals(self) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from harness.core.added_counts import add_counts
 from harness.core.wording import format_count
 
 _MAX_LISTED = 12
+_MAX_SLOWEST = 5
 
 
 @dataclass(slots=True)
@@ -21,14 +23,20 @@ class TestChecks:
     launches: dict[str, int] = field(default_factory=dict)  # by kernel
     refused_launches: int = 0
     refusals: dict[str, str] = field(default_factory=dict)  # reasons by kernel
-    reports: list[dict[str, Any]] = field(default_factory=list)  # KernelReports
+    # KernelReports, each with the reason for which the baseline accepts it.
+    reports: list[dict[str, Any]] = field(default_factory=list)
     approximations: dict[str, list[str]] = field(default_factory=dict)  # by kernel
     configurations: dict[str, int] = field(default_factory=dict)  # of autotuned kernels
+    seconds: dict[str, float] = field(default_factory=dict)  # by kernel, that its programs ran
     stand_ins: dict[str, int] = field(default_factory=dict)  # of the virtual GPU: their calls
 
     @property
     def checked_launches(self) -> int:
         return sum(self.launches.values()) - self.refused_launches
+
+    @property
+    def failing_reports(self) -> list[dict[str, Any]]:
+        return [each for each in self.reports if not (each["is_warning"] or each["accepted"])]
 
     def add_device_refusals(self, messages: Iterable[str]) -> None:
         """Add what the virtual GPU refused in a test that failed, without arguments and places."""
@@ -76,19 +84,43 @@ class SuiteChecks:
     def describe(self, checks: tuple[str, ...], runs_all_configurations: bool) -> Iterator[str]:
         launching = [test for test in self.tests.values() if test.launches]
         kernels = {name for test in launching for name in test.launches}
-        reports = sum(len(test.reports) for test in launching)
+        reports = sum(len(test.failing_reports) for test in self.tests.values())
         yield (
             f"checked {format_count(self.checked_launches, 'launch')} of"
             f" {format_count(len(kernels), 'kernel')} in {format_count(len(launching), 'test')}"
             f" ({', '.join(checks)}): "
             + (format_count(reports, "report") if reports else "no reports")
         )
+        yield from self._describe_harmless()
         yield from self._describe_refusals()
+        yield from self._describe_slowest()
         silent = self.list_silent_tests()
         if silent:
             tests = format_count(len(silent), "test")
             yield f"{tests} passed without a launch: {_join_names(silent)}"
         yield from self._describe_deviations(runs_all_configurations)
+
+    def list_reports(self) -> list[dict[str, Any]]:
+        return [report for test in self.tests.values() for report in test.reports]
+
+    def _describe_harmless(self) -> Iterator[str]:
+        """Name each warning and each accepted report once."""
+        lines: dict[str, None] = {}
+        for report in self.list_reports():
+            place = f"{report['headline']} ({report['file']}:{report['line']})"
+            if report["accepted"]:
+                lines[f"accepted: {place}: {report['accepted']}"] = None
+            elif report["is_warning"]:
+                lines[f"warning: {place}"] = None
+        yield from lines
+
+    def _describe_slowest(self) -> Iterator[str]:
+        seconds: Counter[str] = Counter()
+        for test in self.tests.values():
+            seconds.update(test.seconds)
+        slowest = [(name, time) for name, time in seconds.most_common(_MAX_SLOWEST) if time >= 0.1]
+        if slowest:
+            yield "slowest kernels: " + ", ".join(f"{name} {time:.1f} s" for name, time in slowest)
 
     def _describe_refusals(self) -> Iterator[str]:
         tests: dict[str, list[str]] = {}

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+from harness.core.outcomes import RunStatus, Verdict, require_word
 from harness.store.prove.values import ToggleFacts
 
-
-class BisectAnswer(StrEnum):
-    """The answer that one run of the command gives."""
-
-    PASSES = "passes"
-    FAILS = "fails"
-    CANNOT_TELL = "cannot tell"
+ANSWERS = (Verdict.PASSES, Verdict.FAILS, Verdict.CANNOT_TELL)
 
 
 class BisectTrial(msgspec.Struct):
@@ -24,7 +18,7 @@ class BisectTrial(msgspec.Struct):
     where: str  # the release, or the commit
     toggles: list[str]  # applied or reverted, beside the pinned ones
     why: str  # base, search, proof, again
-    answer: BisectAnswer
+    answer: Verdict
     how: str  # the outcome: 'exit code 1', 'segmentation fault', '0.41 is below 0.9'
     seconds: float = 0.0
     value: float | None = None  # the number of --metric
@@ -32,6 +26,9 @@ class BisectTrial(msgspec.Struct):
     output: str = ""  # the end of the command's output
     replay: str = ""  # the command line that repeats this run
     search_name: str = ""  # the name of its `ToggleSearch`
+
+    def __post_init__(self) -> None:
+        require_word(self.answer, ANSWERS)
 
 
 class ToggleSearch(msgspec.Struct):
@@ -77,11 +74,11 @@ class BisectSearch(msgspec.Struct):
     """One call of `unfix bisect` with its results."""
 
     id: str
-    kind: str  # toggles, releases, commits
+    kind: Literal["toggles", "releases", "commits"]
     started: str
     symptom_command: list[str]  # the command that shows the symptom
     command: list[str] = []  # the command line of unfix
-    status: str = "running"
+    status: RunStatus = RunStatus.RUNNING
     seconds: float = 0.0
     settings: dict[str, Any] = {}
     machine: dict[str, Any] = {}

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from harness.core.outcomes import RunStatus
 from harness.store.eval.values import Evaluation
 from harness.store.run_table import RunTable
 
@@ -16,12 +17,12 @@ from harness.store.run_table import RunTable
 class ListedEvaluation(msgspec.Struct):
     """An evaluation without its answers, which can take many megabytes."""
 
-    id: str = msgspec.field(name="identity")
+    id: str
     name: str
     command: str
     started: float
     seconds: float
-    status: str = msgspec.field(name="state")
+    status: RunStatus
     green: bool
     configurations: int
     counts: dict[str, int]  # of comparisons, by verdict
@@ -43,17 +44,17 @@ class EvalTable(RunTable[ListedEvaluation, Evaluation]):
     noun = "evaluation"
     listed_type = ListedEvaluation
 
-    def _write_run(self, run: Evaluation, status: str) -> None:
+    def _write_run(self, run: Evaluation, status: RunStatus) -> None:
         super()._write_run(run, status)
         self._write_item(run.id, "evaluation", _encode_json(run))
 
     def _format_started(self, run: Evaluation) -> str:
         return datetime.datetime.fromtimestamp(run.started, datetime.UTC).isoformat()
 
-    def _encode_run(self, run: Evaluation, status: str) -> str:
+    def _encode_run(self, run: Evaluation, status: RunStatus) -> str:
         return _encode_json(summarize_evaluation(run))
 
-    def load_whole(self, run: ListedEvaluation) -> Evaluation:
+    def _load_whole(self, run: ListedEvaluation) -> Evaluation:
         ((_, evaluation),) = self.load_owned_items(run.id, "evaluation", Evaluation)
         evaluation.status = run.status
         return evaluation

@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-import enum
-
 import msgspec
 
+from harness.core.outcomes import RunStatus, Verdict, require_word
 
-class ComparisonVerdict(enum.StrEnum):
-    """The verdict of a comparison. The first four are acceptable."""
-
-    SAME = "same"
-    IMPROVED = "improved"
-    EQUAL = "equal"
-    NEAR_TIE = "near-tie"  # a token differs that the base nearly chose
-    REGRESSED = "regressed"
-    DIFFERS = "differs"  # a token differs where the base was sure, or a logprob is no number
-    DRIFTS = "drifts"  # the logprobs differ by more than noise, at equal tokens
-    CANNOT_TELL = "cannot-tell"
-    HANG = "hang"  # the server was alive and stopped answering
-    FAILED = "failed"  # a server did not start, or died before the last item
-    NA = "n/a"
-
-    @property
-    def is_acceptable(self) -> bool:
-        return self in (
-            ComparisonVerdict.SAME,
-            ComparisonVerdict.IMPROVED,
-            ComparisonVerdict.EQUAL,
-            ComparisonVerdict.NEAR_TIE,
-        )
-
-    @property
-    def shows_fault(self) -> bool:
-        """Return whether the verdict shows a fault."""
-        return self in (
-            ComparisonVerdict.REGRESSED,
-            ComparisonVerdict.DIFFERS,
-            ComparisonVerdict.DRIFTS,
-            ComparisonVerdict.FAILED,
-            ComparisonVerdict.HANG,
-        )
+# The verdicts of comparisons that show a fault. `fails`: a server did not start, or died; `hang`:
+# it was alive and stopped answering.
+FAULT_SHOWING_VERDICTS = (
+    *(Verdict.REGRESSED, Verdict.DIFFERS, Verdict.DRIFTS),
+    *(Verdict.FAILS, Verdict.HANG),
+)
+COMPARISON_VERDICTS = (
+    *(Verdict.SAME, Verdict.IMPROVED, Verdict.EQUAL, Verdict.NEAR_TIE),
+    *(*FAULT_SHOWING_VERDICTS, Verdict.CANNOT_TELL, Verdict.NA),
+)
 
 
 class ItemAnswer(msgspec.Struct):
@@ -128,7 +103,7 @@ class ComparisonResult(msgspec.Struct):
     candidate: str
     kind: str  # 'accuracy' or 'tokens'
     task: str
-    verdict: ComparisonVerdict
+    verdict: Verdict
     words: str  # the verdict as a sentence
     items: int = 0
     lost: int = 0
@@ -143,6 +118,9 @@ class ComparisonResult(msgspec.Struct):
     divergence: float | None = None  # the largest difference from the base
     mean_divergence: float | None = None
     differences: list[AnswerDifference] = []
+
+    def __post_init__(self) -> None:
+        require_word(self.verdict, COMPARISON_VERDICTS)
 
 
 class PlantedFault(msgspec.Struct):
@@ -163,12 +141,12 @@ class PlantedFault(msgspec.Struct):
 class Evaluation(msgspec.Struct):
     """One call of `unfix eval` with its results."""
 
-    id: str = msgspec.field(name="identity")
+    id: str
     name: str  # the matrix, or the command
     command: str
     started: float
     seconds: float
-    status: str = msgspec.field(name="state")  # 'running', 'done', 'stopped'
+    status: RunStatus
     device: str
     seed: int
     items: int
@@ -194,9 +172,7 @@ class Evaluation(msgspec.Struct):
         return [
             one
             for one in self.compared
-            if not one.verdict.is_acceptable
-            and one.verdict is not ComparisonVerdict.NA
-            and one.candidate not in self.planted_names
+            if not one.verdict.is_good and one.candidate not in self.planted_names
         ]
 
     @property
@@ -207,11 +183,10 @@ class Evaluation(msgspec.Struct):
     def problems(self) -> list[str]:
         """Return every reason why the evaluation is not green; one is that it has no comparison."""
         problems: list[str] = []
-        if self.status != "done":
-            problems.append(_STATUS_PROBLEMS.get(self.status, f"it is {self.status}"))
+        problems += self.status.problems
         if not any(served.answers for served in self.served):
             problems.append("nothing was answered")
-        elif all(one.verdict is ComparisonVerdict.NA for one in self.compared):
+        elif all(one.verdict is Verdict.NA for one in self.compared):
             problems.append("nothing was compared")
         for served in self.served:
             if served.name not in self.planted_names:
@@ -229,6 +204,3 @@ class Evaluation(msgspec.Struct):
     @property
     def green(self) -> bool:
         return not self.problems
-
-
-_STATUS_PROBLEMS = {"running": "it is not done", "stopped": "it was stopped before it was done"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from harness.core.outcomes import RunStatus
 from harness.core.wording import format_count
 
 ToggleDirections = list[tuple[str, str]]  # each toggle with its direction
@@ -90,7 +91,7 @@ class FuzzRun(msgspec.Struct):
     under: ToggleDirections = []
     seconds: float = 0.0  # since the start, with the imports
     search_seconds: float = 0.0  # since the first release was imported: the budget's time
-    status: str = "running"  # running, finished, stopped
+    status: RunStatus = RunStatus.RUNNING  # running, finished, stopped
     tests: list[FuzzTestResult] = []
     coverage: list[FileCoverage] = []
     failures: list[RunFailure] = []
@@ -110,7 +111,7 @@ class FuzzRun(msgspec.Struct):
 
     @property
     def green(self) -> bool:
-        return self.status == "finished" and not self.new_failures and not self.problems
+        return self.status is RunStatus.FINISHED and not self.new_failures and not self.problems
 
     @property
     def summary(self) -> str:

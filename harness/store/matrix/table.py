@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from harness.store.matrix.values import AttemptOutcome, CellAttempt, MatrixCellResult, MatrixRun
+from harness.core.outcomes import Outcome, RunStatus
+from harness.store.matrix.values import CellAttempt, MatrixCellResult, MatrixRun
 from harness.store.run_table import RunTable
 
 
@@ -18,7 +19,7 @@ class MatrixTable(RunTable[MatrixRun, MatrixRun]):
     item_types: ClassVar = {"cells": MatrixCellResult}
     listed_type = MatrixRun
 
-    def _write_run(self, run: MatrixRun, status: str) -> None:
+    def _write_run(self, run: MatrixRun, status: RunStatus) -> None:
         super()._write_run(run, status)
         for position, cell in enumerate(run.cells):
             bare = msgspec.structs.replace(cell, attempts=[])
@@ -37,8 +38,8 @@ class MatrixTable(RunTable[MatrixRun, MatrixRun]):
                     seconds=attempt.seconds,
                 )
 
-    def load_whole(self, run: MatrixRun) -> MatrixRun:
-        whole = super().load_whole(run)
+    def _load_whole(self, run: MatrixRun) -> MatrixRun:
+        whole = super()._load_whole(run)
         cells = {cell.identity: cell for cell in whole.cells}
         for cell, attempt in self.load_owned_items(run.id, "attempts", CellAttempt):
             cells[cell].attempts.append(attempt)
@@ -56,7 +57,7 @@ class MatrixTable(RunTable[MatrixRun, MatrixRun]):
         seconds_by_cell: dict[str, list[float]] = {}
         for cell, seconds in self.store.query(
             "SELECT owner, seconds FROM items WHERE part = 'attempts' AND outcome IN (?, ?)",
-            *(AttemptOutcome.GREEN.value, AttemptOutcome.RED.value),
+            *(Outcome.PASSED.value, Outcome.FAILED.value),
         ):
             seconds_by_cell.setdefault(cell, []).append(seconds)
         return {cell: statistics.median(seconds) for cell, seconds in seconds_by_cell.items()}

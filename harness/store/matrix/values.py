@@ -4,47 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from enum import StrEnum
 
 import msgspec
 
+from harness.core.outcomes import DEATHS, Outcome, RunStatus, require_word
 from harness.core.wording import format_count
-from harness.store.run_status import list_status_problems
+from harness.store.run_table import ShardNumber
 
-
-class AttemptOutcome(StrEnum):
-    """The outcome of an attempt at a cell, or of a cell by all of its attempts."""
-
-    GREEN = "green"  # exit 0
-    FLAKY = "flaky"  # only of a cell: the last attempt is green, an earlier one failed
-    RED = "red"  # exit 1: a verdict is bad
-    ERROR = "error"  # exit 2, or any other code
-    NOT_READY = "not-ready"  # exit 3, or no node can run it
-    CRASH = "crash"  # ended by a signal
-    HANG = "hang"  # ran past its limit
-    LOST = "lost"  # the process that ran the command died, with no exit code
-
-    @property
-    def is_failure(self) -> bool:
-        """Return whether the command itself went wrong."""
-        return self in (
-            AttemptOutcome.RED,
-            AttemptOutcome.ERROR,
-            AttemptOutcome.CRASH,
-            AttemptOutcome.HANG,
-        )
-
-    @property
-    def is_conclusive(self) -> bool:
-        """Return whether the outcome is about the configuration; a resumed run repeats others."""
-        return self not in (AttemptOutcome.NOT_READY, AttemptOutcome.LOST)
+# The ends of an attempt in which the command itself went wrong.
+FAILURES = (Outcome.FAILED, Outcome.ERROR, *DEATHS)
+# These say nothing about the configuration: a resumed run repeats such cells.
+INCONCLUSIVE_OUTCOMES = (Outcome.NOT_READY, Outcome.LOST)
+ATTEMPT_OUTCOMES = (Outcome.PASSED, *FAILURES, *INCONCLUSIVE_OUTCOMES)
 
 
 class CellAttempt(msgspec.Struct, frozen=True):
     """One run of a cell's command."""
 
     number: int  # from 1, lost attempts included
-    outcome: AttemptOutcome
+    outcome: Outcome
     how: str  # such as 'exit code 1', 'SIGSEGV', 'ran past its limit of 10 s'
     started: str  # ISO 8601, UTC
     seconds: float = 0.0
@@ -53,6 +31,9 @@ class CellAttempt(msgspec.Struct, frozen=True):
     output: str = ""  # the end of its log
     inside: dict[str, int] = {}  # counts of verdicts, from the command's --json
     last: bool = False  # no further attempt follows in this run
+
+    def __post_init__(self) -> None:
+        require_word(self.outcome, ATTEMPT_OUTCOMES)
 
 
 class MatrixCellResult(msgspec.Struct):
@@ -67,19 +48,19 @@ class MatrixCellResult(msgspec.Struct):
     attempts: list[CellAttempt] = []
 
     @property
-    def outcome(self) -> AttemptOutcome | None:
+    def outcome(self) -> Outcome | None:
         """Return the outcome of all attempts, or None while the cell is not done."""
         if not self.attempts or not self.attempts[-1].last:
             return None
         last = self.attempts[-1].outcome
-        if last is AttemptOutcome.GREEN and any(one.outcome.is_failure for one in self.attempts):
-            return AttemptOutcome.FLAKY
+        if last is Outcome.PASSED and any(one.outcome in FAILURES for one in self.attempts):
+            return Outcome.FLAKY
         return last
 
     @property
     def is_done(self) -> bool:
         """Return whether a resumed run may skip the cell."""
-        return self.outcome is not None and self.outcome.is_conclusive
+        return self.outcome is not None and self.outcome not in INCONCLUSIVE_OUTCOMES
 
     @property
     def outcome_word(self) -> str:
@@ -95,7 +76,7 @@ class MatrixCellResult(msgspec.Struct):
 
     @property
     def lost_attempt_count(self) -> int:
-        return sum(one.outcome is AttemptOutcome.LOST for one in self.attempts)
+        return sum(one.outcome is Outcome.LOST for one in self.attempts)
 
 
 MISSING = "missing"
@@ -111,14 +92,14 @@ class MatrixRun(msgspec.Struct):
     total: int  # cells of the whole plan
     axes: dict[str, list[str]]
     started: str
-    status: str = "running"  # running, finished, stopped
+    status: RunStatus = RunStatus.RUNNING  # running, finished, stopped
     seconds: float = 0.0
     command: list[str] = []
     commit: str = ""  # of unfix
     machine: dict[str, str] = {}  # the machine of the first process: date, hardware, versions
     where: str = "local"  # or 'ray'; for several shards, their number
-    number: int = 1  # the shard's number
-    of: int = 1
+    number: ShardNumber = 1
+    of: ShardNumber = 1
     only: list[str] = []  # cells from the command line; such a run is no shard
     notes: list[str] = []  # remarks for the reader, such as resources that no node has
     cells: list[MatrixCellResult] = []
@@ -151,7 +132,7 @@ class MatrixRun(msgspec.Struct):
             for outcome in WORST_FIRST
             if outcome in _OUTCOME_PHRASES and outcome in counts
         ]
-        problems += list_status_problems(self.status)
+        problems += self.status.problems
         if not self.cells and self.of == 1:
             problems.append("no cell was run: nothing is shown")
         return problems
@@ -165,18 +146,22 @@ class MatrixRun(msgspec.Struct):
         """Return 1 if the outcome of any cell is bad, or 3 if some cells only had no node."""
         if self.green:
             return 0
-        bad = set(self.counts) - {AttemptOutcome.GREEN}
-        return 3 if bad == {AttemptOutcome.NOT_READY} and self.status == "finished" else 1
+        bad = set(self.counts) - {Outcome.PASSED}
+        return 3 if bad == {Outcome.NOT_READY} and self.status is RunStatus.FINISHED else 1
 
 
 _OUTCOME_PHRASES = {
-    AttemptOutcome.RED: "answered no",
-    AttemptOutcome.ERROR: "ended in an error",
-    AttemptOutcome.CRASH: "crashed",
-    AttemptOutcome.HANG: "ran past the limit",
-    AttemptOutcome.FLAKY: "failed and then passed: flaky, and not green",
-    AttemptOutcome.LOST: "lost each machine that ran it",
-    AttemptOutcome.NOT_READY: "had no place ready to run",
+    Outcome.FAILED: "failed",
+    Outcome.ERROR: "ended in an error",
+    Outcome.SEGFAULT: "ended in a segmentation fault",
+    Outcome.ABORT: "aborted",
+    Outcome.SIGNAL: "ended by a signal",
+    Outcome.OUT_OF_MEMORY: "ran out of memory",
+    Outcome.CUDA_ERROR: "ended in an error of CUDA",
+    Outcome.HANG: "ran past the limit",
+    Outcome.FLAKY: "failed and then passed: flaky, and not green",
+    Outcome.LOST: "lost each machine that ran it",
+    Outcome.NOT_READY: "had no place ready to run",
     MISSING: "without an outcome",
 }
 
@@ -184,18 +169,13 @@ _OUTCOME_PHRASES = {
 def sort_failures(cells: Iterable[MatrixCellResult]) -> list[MatrixCellResult]:
     """Return the cells that are not green, the worst outcome first. The order is stable."""
     places = {word: place for place, word in enumerate(WORST_FIRST)}
-    bad = [cell for cell in cells if cell.outcome_word != AttemptOutcome.GREEN]
+    bad = [cell for cell in cells if cell.outcome_word != Outcome.PASSED]
     return sorted(bad, key=lambda cell: places[cell.outcome_word])
 
 
 WORST_FIRST = (
-    AttemptOutcome.CRASH,
-    AttemptOutcome.HANG,
-    AttemptOutcome.RED,
-    AttemptOutcome.ERROR,
-    AttemptOutcome.FLAKY,
-    AttemptOutcome.LOST,
-    AttemptOutcome.NOT_READY,
+    *DEATHS,
+    *(Outcome.FAILED, Outcome.ERROR, Outcome.FLAKY, Outcome.LOST, Outcome.NOT_READY),
     MISSING,
-    AttemptOutcome.GREEN,
+    Outcome.PASSED,
 )

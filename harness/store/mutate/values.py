@@ -9,23 +9,8 @@ from typing import Any
 
 import msgspec
 
+from harness.core.outcomes import RunStatus, Verdict, require_word
 from harness.store.mutate.faults import DroppedFault, MutationFault
-from harness.store.run_status import list_status_problems
-
-
-class FaultOutcome(StrEnum):
-    """The outcome of a fault."""
-
-    KILLED = "killed"
-    SURVIVED = "survived"  # its code ran, and no guard failed
-    # Fates of their own: a guard ended without evidence of the fault, and no other guard failed.
-    REFUSED = "refused"  # a checker, a stand-in or a fixture could not follow the changed code
-    HANG = "hang"
-    OUT_OF_MEMORY = "out of memory"
-    LOST = "lost"  # the machine failed the guard's process
-    UNREACHED = "unreached"  # no guard runs its code
-    EQUIVALENT = "equal"  # recorded as equivalent, and no guard failed
-    NOT_LIVE = "not live"  # only an import can apply it
 
 
 class KillCause(StrEnum):
@@ -40,20 +25,24 @@ class KillCause(StrEnum):
 
 
 NO_EVIDENCE_OUTCOMES = (
-    FaultOutcome.REFUSED,
-    FaultOutcome.HANG,
-    FaultOutcome.OUT_OF_MEMORY,
-    FaultOutcome.LOST,
+    Verdict.REFUSED,
+    Verdict.HANG,
+    Verdict.OUT_OF_MEMORY,
+    Verdict.LOST,
+)
+FAULT_VERDICTS = (
+    *(Verdict.KILLED, Verdict.SURVIVED, *NO_EVIDENCE_OUTCOMES),
+    *(Verdict.UNREACHED, Verdict.EQUAL, Verdict.NOT_LIVE),
 )
 # The fates of faults whose code ran; only a killed one counts as detected.
-REACHED_OUTCOMES = (FaultOutcome.KILLED, FaultOutcome.SURVIVED, *NO_EVIDENCE_OUTCOMES)
+REACHED_OUTCOMES = (Verdict.KILLED, Verdict.SURVIVED, *NO_EVIDENCE_OUTCOMES)
 
 
 class FaultResult(msgspec.Struct):
     """A fault with its outcome."""
 
     fault: MutationFault
-    fate: FaultOutcome
+    fate: Verdict
     family: str = ""  # the family of the target's toggles
     how: KillCause | None = None  # for a killed fault
     by: str = ""  # the guard that killed it
@@ -68,10 +57,13 @@ class FaultResult(msgspec.Struct):
     seconds: float = 0.0
     diff: str = ""
 
+    def __post_init__(self) -> None:
+        require_word(self.fate, FAULT_VERDICTS)
+
     @property
     def is_disproved_equivalent(self) -> bool:
         """Return whether a guard detects this fault although it is recorded as equivalent."""
-        return self.fate is FaultOutcome.KILLED and bool(self.why)
+        return self.fate is Verdict.KILLED and bool(self.why)
 
 
 class TargetCode(msgspec.Struct):
@@ -104,7 +96,7 @@ class MutationRun(msgspec.Struct):
     id: str
     started: str  # ISO 8601, UTC
     release: str
-    status: str = "running"  # running, finished, stopped
+    status: RunStatus = RunStatus.RUNNING  # running, finished, stopped
     seconds: float = 0.0
     command: list[str] = []
     settings: dict[str, Any] = {}
@@ -128,7 +120,7 @@ class MutationRun(msgspec.Struct):
     @property
     def counts(self) -> dict[str, int]:
         counts = Counter(result.fate for result in self.fates)
-        return {fate.value: counts[fate] for fate in FaultOutcome if counts[fate]}
+        return {fate.value: counts[fate] for fate in FAULT_VERDICTS if counts[fate]}
 
     @property
     def score(self) -> float | None:
@@ -153,7 +145,7 @@ class MutationRun(msgspec.Struct):
         missing = len(set(self.ids) - done) if self.ids else self.planned - len(done)
         if missing > 0:
             problems.append(f"{missing} fault{'s are' if missing > 1 else ' is'} not tried yet")
-        problems += list_status_problems(self.status)
+        problems += self.status.problems
         if self.score is None:
             problems.append("no fault was reached: nothing is measured")
         elif self.at_least is not None and self.score < self.at_least:
@@ -169,4 +161,4 @@ def compute_score(results: Iterable[FaultResult]) -> float | None:
     """Return the percentage of killed faults among the reached, or None if none was reached."""
     counts = Counter(result.fate for result in results)
     reached = sum(counts[outcome] for outcome in REACHED_OUTCOMES)
-    return 100.0 * counts[FaultOutcome.KILLED] / reached if reached else None
+    return 100.0 * counts[Verdict.KILLED] / reached if reached else None

@@ -7,9 +7,23 @@ from typing import Any
 
 import msgspec
 
+from harness.core.outcomes import RunStatus
 from harness.core.wording import format_count
+from harness.store.pr.line_results import ChangedFunction, ReviewResult, find_worst_result
+from harness.store.pr.part_results import (
+    OTHER_BITS,
+    ClaimChange,
+    GuardChange,
+    KernelAnswer,
+    KernelChange,
+    NewFinding,
+    ToggleChange,
+    ToggleEffect,
+    TouchedItem,
+    UnnoticedFault,
+    get_test_name,
+)
 from harness.store.rehearse.values import DeploymentChange
-from harness.store.run_status import list_status_problems
 
 
 class PrPart(StrEnum):
@@ -17,156 +31,24 @@ class PrPart(StrEnum):
 
     TOGGLES = "toggles"
     SUITES = "suites"
-    AUDIT = "audit"
     KERNELS = "kernels"
-    FAULTS = "faults"
     ZOO = "zoo"
     REHEARSE = "rehearse"
+    AUDIT = "audit"
+    FAULTS = "faults"
+
+
+# The parts that run changed lines; the others read sources, or make faults.
+RUNNING_PARTS = (PrPart.SUITES, PrPart.KERNELS, PrPart.ZOO, PrPart.REHEARSE)
 
 
 class ChangedFile(msgspec.Struct):
-    """A Python file of the package with changed lines."""
+    """A file of the package, Python or C++, with changed lines."""
 
     module: str
     path: str  # in the checkout
     added: int  # new or changed lines
     removed: int
-
-
-class ToggleEffect(StrEnum):
-    """What a change does to a toggle."""
-
-    TAKEN_BACK = "taken back"  # the fix was there, and the bug is
-    STALE = "stale"  # a form was found before, and none is now
-    APPEARS = "appears with the bug"  # the code was not there, and now its buggy form is
-    MENDED = "mended"  # the same state, by a form that was mended for the run
-    BROUGHT = "brought in"  # the bug was there, and the fix is
-    GONE = "gone"  # the code was there, and is not
-
-
-class ToggleChange(msgspec.Struct):
-    """A toggle whose state or form the change alters."""
-
-    id: str
-    title: str
-    symptom: str
-    effect: ToggleEffect
-    before: str  # its state on the base
-    after: str
-    upstream: list[int] = []
-    path: str = ""  # in the checkout
-    line: int = 0
-    why: str = ""  # why it is stale, with the nearest code
-    diff: str = ""  # of the mended file
-
-
-PASSING_WORDS = ("passed", "", "n/a", "skipped")
-
-
-class GuardChange(msgspec.Struct):
-    """A guard that runs changed lines, before the change and after it.
-
-    It has a verdict for each of its toggles; a test that names none has its outcome in their place.
-    """
-
-    guard: str
-    toggle: str  # '' for a test without one
-    before: str  # a verdict or an outcome; '' if it was not run
-    after: str
-    plain_before: str = ""  # the outcome with nothing toggled
-    plain_after: str = ""
-    headline: str = ""  # the failure after the change
-    example: list[str] = []
-    why: str = ""
-
-    @property
-    def is_lost(self) -> bool:
-        """Return whether the guard proved its toggle before the change and does not after it."""
-        return self.before == "proven" and self.after not in ("proven", "n/a")
-
-    @property
-    def fails_now(self) -> bool:
-        """Return whether it passes on the base as it is and fails on the head as it is."""
-        return self.plain_before == "passed" and self.plain_after not in PASSING_WORDS
-
-
-class NewFinding(msgspec.Struct):
-    """A finding of the audit that the base does not have."""
-
-    kernel: str
-    path: str
-    line: int
-    kind: str
-    text: str  # the line of code
-    condition: str
-    confirmed: str  # "confirmed", or why not
-
-    @property
-    def is_confirmed(self) -> bool:
-        return self.confirmed.startswith("confirmed")
-
-
-class KernelAnswer(StrEnum):
-    """How a changed kernel's answers compare with the earlier ones, on the same launches."""
-
-    REPORTED = "reported"  # the changed kernel leaves its tensors, and the earlier one does not
-    DIFFERENT = "different"
-    ROUNDING = "within rounding"
-    SAME = "same bits"
-    NOT_COMPARED = "not compared"
-
-
-class KernelChange(msgspec.Struct):
-    """A kernel whose code, helpers, constants or launches changed."""
-
-    kernel: str  # module:name
-    path: str
-    line: int
-    answer: KernelAnswer
-    launches: int = 0  # that were run on both
-    differing: int = 0
-    why: str = ""  # why it was not compared, or what differs
-    smallest: list[str] = []  # the smallest launch that differs, a line for each argument
-    source: str = ""  # where the launches come from
-
-
-class UnnoticedFault(msgspec.Struct):
-    """A fault in a changed line that no guard detects."""
-
-    id: str
-    target: str
-    path: str
-    line: int
-    words: str
-    diff: str
-    outcome: str  # survived or unreached
-    nearest: str = ""  # the guard that comes nearest
-    nearness: str = ""  # how near: "runs line 12 and passes"
-
-
-class TouchedItem(msgspec.Struct):
-    """An architecture of the zoo, or a deployment, that is known to run changed code."""
-
-    name: str
-    why: str  # "launches rotate_kernel; runs 2 changed functions, such as m:Rotary.forward"
-    hits: int = 0  # changed kernels and functions that it runs
-    seconds: float = 0.0  # of the run that is known
-    left_out: str = ""  # why it was not run here
-    is_over_budget: bool = False  # that is why
-
-
-class ClaimChange(msgspec.Struct):
-    """A claim of the zoo about an architecture that runs changed code."""
-
-    architecture: str
-    claim: str
-    before: str
-    after: str
-    headline: str = ""
-
-    @property
-    def is_lost(self) -> bool:
-        return self.before in ("holds", "known") and self.after in ("fails", "absent")
 
 
 class PrRun(msgspec.Struct):
@@ -178,14 +60,16 @@ class PrRun(msgspec.Struct):
     range: str  # as it was asked for
     base: str  # the release of each end
     head: str
-    status: str = "running"  # running, finished, stopped
+    status: RunStatus = RunStatus.RUNNING  # running, finished, stopped
     seconds: float = 0.0
     command: list[str] = []
     machine: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     subjects: list[str] = []  # of the commits, the newest first
     files: list[ChangedFile] = []
-    others: list[str] = []  # changed files that are not of the package, or not Python
+    others: list[str] = []  # changed files that are not of the package, or neither Python nor C++
+    functions: list[ChangedFunction] = []  # with changed lines, and what ran these
+    accepted: list[str] = []  # results that are green all the same: --accept
     parts: list[PrPart] = []  # those that ran to their end
     planned: list[PrPart] = []
     part_seconds: dict[str, float] = {}
@@ -220,7 +104,7 @@ class PrRun(msgspec.Struct):
         if self.taken_back:
             fixes = ", ".join(f"{one.id} ({one.title})" for one in self.taken_back)
             return f"takes back {format_count(len(self.taken_back), 'fix')}: {fixes}"
-        failing = [change for change in self.guards if change.fails_now or change.is_lost]
+        failing = [change for change in self.guards if change.is_worse]
         if failing:
             names = sorted({change.guard.rpartition("::")[2] for change in failing})
             return f"breaks {format_count(len(names), 'guard')}: {', '.join(names)}"
@@ -231,21 +115,92 @@ class PrRun(msgspec.Struct):
         if confirmed:
             lines = ", ".join(f"{one.kernel}:{one.line}" for one in confirmed)
             return f"{format_count(len(confirmed), 'new finding')} of the audit: {lines}"
-        stale = [one.id for one in self.toggles if one.effect is ToggleEffect.STALE]
-        if stale:
-            return f"makes {format_count(len(stale), 'toggle')} stale: {', '.join(stale)}"
         lost = sorted({one.architecture for one in self.claims if one.is_lost})
         if lost:
             return f"breaks {', '.join(lost)} of the zoo"
+        moved = sorted({one.architecture for one in self.claims if one.is_worse})
+        moved += [one.kernel.rpartition(":")[2] for one in self.different_kernels]
+        if moved:
+            return f"other answers: {', '.join(moved)}"
         broken = sorted({one.deployment for one in self.rehearsals if one.is_broken})
         if broken:
             return f"breaks the deployment of {', '.join(broken)}"
-        if not self.files:
-            return "changes no Python code of the package"
         brought = [one.id for one in self.toggles if one.effect is ToggleEffect.BROUGHT]
         if brought:
             return f"brings in {format_count(len(brought), 'fix')}: {', '.join(brought)}"
-        return "nothing that is watched here gets worse"
+        return self.quiet_headline
+
+    @property
+    def quiet_headline(self) -> str:
+        """What there is to say of a change of which nothing is worse."""
+        if self.has_ended_early:
+            return f"incomplete: {self.has_ended_early}"
+        if self.unjudged_toggles:
+            names = ", ".join(one.id for one in self.unjudged_toggles)
+            return f"makes {format_count(len(self.unjudged_toggles), 'toggle')} stale: {names}"
+        if not self.judges_lines:
+            return "nothing that these parts read gets worse"
+        changed = sum(one.changed for one in self.functions)
+        if not changed:
+            return "changes no code that a server runs"
+        unrun = sum(len(one.unrun) for one in self.functions)
+        if unrun:
+            lines = format_count(changed, "changed line")
+            return f"{self.result}: {unrun} of {lines}, of which nothing is known"
+        items = len({name for one in self.functions for name in one.ran_by})
+        same = ", the same bits in all of them" if self.has_same_bits else ""
+        return f"no difference in {format_count(items, 'item')} that ran these lines{same}"
+
+    @property
+    def judges_lines(self) -> bool:
+        """Whether parts were asked for that run lines, so that a line may be not run."""
+        return any(part in self.planned for part in RUNNING_PARTS)
+
+    @property
+    def has_ended_early(self) -> str:
+        """Why the review is not whole; '' if it is."""
+        missing = [part for part in self.planned if part not in self.parts]
+        if self.status is not RunStatus.RUNNING and missing:
+            return f"not run to the end: {', '.join(missing)}"
+        return "; ".join(self.status.problems)
+
+    @property
+    def has_same_bits(self) -> bool:
+        """Whether all that was compared on both ends gave the same bits."""
+        answers = {one.answer for one in self.kernels} - {KernelAnswer.NOT_COMPARED}
+        return (
+            bool(answers or self.claims)
+            and answers <= {KernelAnswer.SAME}
+            and not any(one.after == OTHER_BITS for one in self.claims)
+        )
+
+    @property
+    def different_kernels(self) -> list[KernelChange]:
+        """The kernels with other answers, unless a fix that comes in explains them."""
+        explained = {one.path for one in self.toggles if one.effect is ToggleEffect.BROUGHT}
+        return [
+            one
+            for one in self.kernels
+            if one.answer is KernelAnswer.DIFFERENT and one.path not in explained
+        ]
+
+    @property
+    def unjudged_toggles(self) -> list[ToggleChange]:
+        """The stale toggles whose fix may be gone: no guard of theirs has passed on the head."""
+        passing = {one.toggle for one in self.guards if one.plain_after == "passed"}
+        stale = [one for one in self.toggles if one.effect is ToggleEffect.STALE]
+        return [one for one in stale if one.id not in passing]
+
+    @property
+    def result(self) -> ReviewResult:
+        """The worst of what is known."""
+        if self.worse_items:
+            return ReviewResult.WORSE
+        if self.has_ended_early:
+            return ReviewResult.INCOMPLETE
+        result = find_worst_result(self.functions) if self.judges_lines else ReviewResult.SAME
+        has_unjudged = result is ReviewResult.SAME and bool(self.unjudged_toggles)
+        return ReviewResult.NOT_RUN if has_unjudged else result
 
     @property
     def summary(self) -> str:
@@ -259,68 +214,76 @@ class PrRun(msgspec.Struct):
 
     @property
     def guard_problems(self) -> list[str]:
-        problems = []
-        for change in self.guards:
-            if change.is_lost:
-                problems.append(
-                    f"{change.guard}: {change.toggle} was proven and is {change.after} now: "
-                    f"{change.why or change.headline}"
-                )
-            elif change.fails_now:
-                problems.append(f"{change.guard}: passed and fails now: {change.headline}")
-        return problems
+        return [change.words for change in self.guards if change.is_worse]
 
     @property
     def model_problems(self) -> list[str]:
         """Return what fails now of architectures and deployments."""
-        claims = [
-            f"{one.architecture}: {one.claim} held and "
-            f"{'is absent' if one.after == 'absent' else 'fails'} now: {one.headline}"
-            for one in self.claims
-            if one.is_lost
-        ]
-        return claims + [
+        return [one.words for one in self.claims if one.is_worse] + [
             f"{one.deployment}: {one.what}: {one.before or 'nothing'} before, {one.after} now"
             for one in self.rehearsals
             if one.is_broken
         ]
 
     @property
-    def problems(self) -> list[str]:
-        """Return every reason why the run is not green."""
-        problems = [
-            f"{one.id}: {one.effect}: {one.title} ({one.before} before, {one.after} now)"
+    def worse_items(self) -> list[tuple[str, str]]:
+        """Return each sentence on what is worse, with the item, kernel or file that it is of."""
+        worse = [
+            (
+                one.path,
+                f"{one.id}: {one.effect}: {one.title} ({one.before} before, {one.after} now)",
+            )
             for one in self.taken_back
         ]
-        problems += [
-            f"{one.id}: stale: {one.why}"
-            for one in self.toggles
-            if one.effect is ToggleEffect.STALE
-        ]
-        problems += self.guard_problems
-        problems += [
-            f"{one.path}:{one.line}: {one.kernel}: {one.kind}: {one.condition}"
+        worse += [(get_test_name(one.guard), one.words) for one in self.guards if one.is_worse]
+        worse += [
+            (one.kernel, f"{one.path}:{one.line}: {one.kernel}: {one.kind}: {one.condition}")
             for one in self.findings
             if one.is_confirmed
         ]
-        problems += [
-            f"{one.kernel}: {one.why}"
-            for one in self.kernels
-            if one.answer is KernelAnswer.REPORTED
+        reported = [one for one in self.kernels if one.answer is KernelAnswer.REPORTED]
+        worse += [
+            (one.kernel, f"{one.kernel}: {one.answer}: {one.why}")
+            for one in [*reported, *self.different_kernels]
         ]
-        problems += self.model_problems
-        for noun, items in (("architecture", self.architectures), ("deployment", self.deployments)):
-            if any(one.is_over_budget for one in items) and all(one.left_out for one in items):
-                problems.append(
-                    f"no {noun} that runs changed code was run: "
-                    f"{next(one.left_out for one in items if one.is_over_budget)}"
-                )
-        missing = [part for part in self.planned if part not in self.parts]
-        if self.status != "running" and missing:
-            problems.append(f"not run to the end: {', '.join(missing)}")
-        problems += list_status_problems(self.status)
+        worse += [(f"zoo {one.architecture}", one.words) for one in self.claims if one.is_worse]
+        worse += [
+            (
+                f"rehearse {one.deployment}",
+                f"{one.deployment}: {one.what}: {one.before or 'nothing'} before, {one.after} now",
+            )
+            for one in self.rehearsals
+            if one.is_broken
+        ]
+        return worse
+
+    @property
+    def problems(self) -> list[str]:
+        """Return every reason why the run is not green."""
+        problems = [sentence for _, sentence in self.worse_items]
+        if self.has_ended_early:
+            problems.append(f"incomplete: {self.has_ended_early}")
+        if ReviewResult.NOT_RUN.value not in self.accepted:
+            problems += [
+                f"not run: {one.id}: stale, and no guard of it has passed: {one.why}"
+                for one in self.unjudged_toggles
+            ]
+        if self.judges_lines:
+            problems += [
+                problem
+                for one in self.functions
+                if one.result.value not in self.accepted
+                for problem in one.list_problems()
+            ]
         return problems
 
     @property
+    def word(self) -> str:
+        """The verdict in a word: amber is what nothing is known of."""
+        if self.green:
+            return "green"
+        return "red" if self.result is ReviewResult.WORSE else "amber"
+
+    @property
     def green(self) -> bool:
-        return not self.problems
+        return self.result is ReviewResult.SAME or self.result.value in self.accepted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.core.outcomes import join_statuses
 from harness.store.prove.values import CellResult, ProveRun, ReleaseFacts
 
 
@@ -25,7 +26,7 @@ def join_runs(runs: list[ProveRun]) -> ProveRun:
         id="+".join(run.id for run in ordered),
         kind=ordered[0].kind,
         started=ordered[0].started,
-        status="finished" if all(run.status == "finished" for run in ordered) else "stopped",
+        status=join_statuses(run.status for run in ordered),
         seconds=sum(run.seconds for run in ordered),
         command=ordered[-1].command,
         settings={"runs": {run.id: run.settings for run in ordered}},
@@ -73,10 +74,10 @@ def _find_missing_shards(runs: list[ProveRun]) -> dict[tuple[str, str], str]:
     """Return the missing shards of each release that lacks some."""
     parts: dict[tuple[str, str], dict[int, set[int]]] = {}
     for run in runs:
-        part, _, of = str(run.settings.get("shard", "1/1")).partition("/")
+        part, of = run.shard
         for on in run.releases:
             shards = parts.setdefault((on.release, on.device), {})
-            shards.setdefault(int(of or 1), set()).add(int(part))
+            shards.setdefault(of, set()).add(part)
     missing = {}
     for key, shards in parts.items():
         if not any(len(found) == of for of, found in shards.items()):

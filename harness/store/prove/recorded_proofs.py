@@ -12,7 +12,7 @@ import msgspec
 from harness.core import paths
 from harness.core.cache import DiskCache
 from harness.core.code_digest import compute_digest, digest_code
-from harness.store.prove.values import CellVerdict
+from harness.core.outcomes import Verdict
 from harness.store.record_files import decompress_record
 
 _CODE_DIGEST = digest_code("store")
@@ -45,7 +45,7 @@ class RecordedProof:
 
 
 # Verdicts that withdraw an earlier proof; an inconclusive run does not.
-DISPROVING_VERDICTS = {CellVerdict.TOOTHLESS, CellVerdict.UNREACHED, CellVerdict.STALE}
+DISPROVING_VERDICTS = {Verdict.TOOTHLESS, Verdict.UNREACHED, Verdict.STALE}
 
 
 # The fields of a record that a proof needs.
@@ -53,7 +53,7 @@ class _RecordedCell(msgspec.Struct):
     release: str
     device: str
     toggle: str
-    verdict: CellVerdict | None = None
+    verdict: Verdict | None = None
 
 
 class _RecordedRelease(msgspec.Struct):
@@ -102,13 +102,13 @@ def _summarize_proofs(
     dates: dict[tuple[str, str], dict[str, str]] = {}  # by toggle and machine, then by release
     for run in sorted((run for run in runs if run.kind == "prove"), key=lambda run: run.started):
         names = {(on.release, on.device): _name_machine(on) for on in run.releases}
-        verdicts: dict[tuple[str, str, str], set[CellVerdict | None]] = {}
+        verdicts: dict[tuple[str, str, str], set[Verdict | None]] = {}
         for cell in run.cells:
             where = names.get((cell.release, cell.device), cell.device)
             verdicts.setdefault((cell.toggle, where, cell.release), set()).add(cell.verdict)
         for (toggle, where, release), found in verdicts.items():
             on = dates.setdefault((toggle, where), {})
-            if CellVerdict.PROVEN in found and found <= {CellVerdict.PROVEN, CellVerdict.NA}:
+            if Verdict.PROVEN in found and found <= {Verdict.PROVEN, Verdict.NA}:
                 on[release] = run.started[:10]
             elif found & DISPROVING_VERDICTS:
                 on.pop(release, None)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from harness.core.errors import UnfixError
+from harness.core.outcomes import RunStatus
 from harness.store.prove.values import CellResult, ProveRun, ReleaseFacts, SideResult
 from harness.store.run_table import RunTable
 
@@ -53,7 +54,7 @@ class ProveTable(RunTable[ProveRun, ProveRun]):
         ((verdicts,),) = self.store.query(
             "SELECT count(outcome) FROM items WHERE run = ? AND part = 'cells'", run.id
         )
-        return run.status == "finished", verdicts
+        return run.status is RunStatus.FINISHED, verdicts
 
     def find_latest(self, kind: str | None = None) -> ProveRun:
         """Return the newest run of a kind that has cells, or else the newest, without its cells."""
@@ -67,8 +68,15 @@ class ProveTable(RunTable[ProveRun, ProveRun]):
             raise UnfixError(f"{self.store.file} holds no run of {command} yet")
         return next((run for run in runs if run.id in with_cells), runs[0])
 
-    def load_whole(self, run: ProveRun) -> ProveRun:
-        whole = super().load_whole(run)
+    def _read_run(self, *row: str) -> ProveRun:
+        run: ProveRun = super()._read_run(*row)
+        part, parts = run.shard
+        if part > parts:
+            raise ValueError(f"run {run.id} is part {part} of {parts}")
+        return run
+
+    def _load_whole(self, run: ProveRun) -> ProveRun:
+        whole = super()._load_whole(run)
         whole.cells.sort(key=lambda cell: (cell.release, cell.toggle, cell.guard))
         cells = {format_cell_key(cell.key): cell for cell in whole.cells}
         for owner, side in self.load_owned_items(run.id, "sides", SideResult):
@@ -88,7 +96,7 @@ class ProveTable(RunTable[ProveRun, ProveRun]):
             "SELECT owner, key, sum(seconds), count(*) FROM items WHERE part = 'sides' "
             "GROUP BY owner, key"
         ):
-            _, _, toggle, guard = json.loads(owner)
+            _, _, toggle, guard = self.store.decode(owner, tuple[str, str, str, str])
             earlier_seconds, earlier_count = totals.get((toggle, guard, side), (0.0, 0))
             totals[toggle, guard, side] = earlier_seconds + seconds, earlier_count + count
         return {key: seconds / count for key, (seconds, count) in totals.items()}

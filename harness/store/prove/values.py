@@ -4,74 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from harness.store.run_status import list_status_problems
-
-
-class CellVerdict(StrEnum):
-    """The verdict of one cell."""
-
-    PROVEN = "proven"
-    TOOTHLESS = "toothless"
-    UNREACHED = "unreached"
-    BROKEN = "broken"
-    FLAKY = "flaky"
-    UNDRAWN = "undrawn"
-    STALE = "stale"
-    NA = "n/a"
-    SEGFAULT = "segfault"
-    ABORT = "abort"
-    KILLED = "killed"
-    HANG = "hang"
-    OUT_OF_MEMORY = "out-of-memory"
-    CUDA_ERROR = "cuda-error"
-    # Verdicts of `lifecycle`, which toggles nothing:
-    HAS_BUG = "has the bug"
-    HAS_FIX = "has the fix"
-    DIFFERS = "differs"
-
-    @property
-    def is_good(self) -> bool:
-        return self in (
-            CellVerdict.PROVEN,
-            CellVerdict.NA,
-            CellVerdict.HAS_BUG,
-            CellVerdict.HAS_FIX,
-        )
-
-
-class SideOutcome(StrEnum):
-    """The outcome of one side of a cell. A verdict judges both sides."""
-
-    PASSED = "passed"
-    FAILED = "failed"  # an assertion, or a report of a checked kernel
-    ERROR = "error"  # any other failure: a fixture, an import, an exception
-    REFUSED = "refused"  # a checker, a stand-in or a fixture could not follow the code
-    FLAKY = "flaky"  # one example both fails and passes
-    UNDRAWN = "undrawn"  # the example to repeat is drawn otherwise on this side
-    SKIPPED = "skipped"
-    NA = "n/a"  # the guard does not apply here, for a reason it gives
-    SEGFAULT = "segfault"
-    ABORT = "abort"
-    KILLED = "killed"  # by another signal
-    HANG = "hang"
-    OUT_OF_MEMORY = "out-of-memory"
-    CUDA_ERROR = "cuda-error"
-    EXITED = "exited"  # the process ended in the middle of the test, by itself
-    LOST = "lost"  # the machine failed it: its supervisor died, or the disk was full
-
+from harness.core.outcomes import DEATHS, Outcome, RunStatus, Verdict, require_word
+from harness.store.run_table import ShardNumber
 
 # The outcomes in which a bug shows itself, once the other side has passed. Hangs, kills and a lack
 # of memory depend on the machine, so they prove nothing.
-BUG_OUTCOMES = {SideOutcome.FAILED, SideOutcome.SEGFAULT, SideOutcome.ABORT, SideOutcome.CUDA_ERROR}
+BUG_OUTCOMES = {Outcome.FAILED, Outcome.SEGFAULT, Outcome.ABORT, Outcome.CUDA_ERROR}
 
 
-def is_expected_outcome(side: str, outcome: SideOutcome) -> bool:
+def is_expected_outcome(side: str, outcome: Outcome) -> bool:
     """Return whether a side has the outcome that a proof needs: a bug, or a pass."""
-    return outcome in BUG_OUTCOMES if side == "buggy" else outcome is SideOutcome.PASSED
+    return outcome in BUG_OUTCOMES if side == "buggy" else outcome is Outcome.PASSED
 
 
 class RepeatMode(StrEnum):
@@ -86,10 +33,9 @@ class RepeatMode(StrEnum):
 class SideRepetition(msgspec.Struct, omit_defaults=True):
     """One more run of a side."""
 
-    outcome: SideOutcome
+    outcome: Outcome
     headline: str = ""
     seconds: float = 0.0
-    run: str = ""  # the earlier run with this result; empty: this run
     first: str = ""  # the end of the first attempt, if this is the second
 
 
@@ -97,7 +43,7 @@ class SideResult(msgspec.Struct):
     """One side of a cell: 'fixed', 'buggy', or 'as is' where nothing is toggled."""
 
     side: str
-    outcome: SideOutcome
+    outcome: Outcome
     seconds: float = 0.0  # the test's own
     overhead: float = 0.0  # further seconds of its own process
     reach: int = 0
@@ -121,6 +67,13 @@ class SideResult(msgspec.Struct):
         return self.seconds + sum(again.seconds for again in self.again)
 
 
+CELL_VERDICTS = (
+    *(Verdict.PROVEN, Verdict.TOOTHLESS, Verdict.UNREACHED, Verdict.BROKEN, Verdict.FLAKY),
+    *(Verdict.UNDRAWN, Verdict.STALE, Verdict.NA, *(Verdict(death.value) for death in DEATHS)),
+    *(Verdict.HAS_BUG, Verdict.HAS_FIX, Verdict.DIFFERS),  # of `lifecycle`, which toggles nothing
+)
+
+
 class CellResult(msgspec.Struct):
     """The result of one guard for one toggle on one release and device."""
 
@@ -129,10 +82,13 @@ class CellResult(msgspec.Struct):
     release: str
     device: str
     state: str  # of the toggle on the release, from its sources
-    verdict: CellVerdict | None = None  # None: not done yet
+    verdict: Verdict | None = None  # None: not done yet
     why: str = ""
     order: list[str] = []  # the sides of its runs, in their order
     sides: dict[str, SideResult] = {}
+
+    def __post_init__(self) -> None:
+        require_word(self.verdict, CELL_VERDICTS)
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -172,19 +128,28 @@ class ReleaseFacts(msgspec.Struct):
     problems: list[str] = []  # files that could not be collected, an environment that died
 
 
+ProveKind = Literal["prove", "lifecycle"]
+
+
 class ProveRun(msgspec.Struct):
     """One call of `prove` or `lifecycle` with its results."""
 
     id: str
-    kind: str  # "prove" or "lifecycle"
+    kind: ProveKind
     started: str  # ISO 8601, UTC
-    status: str = "running"  # running, finished, stopped
+    status: RunStatus = RunStatus.RUNNING  # running, finished, stopped
     seconds: float = 0.0
     command: list[str] = []
     settings: dict[str, Any] = {}
     releases: list[ReleaseFacts] = []
     toggles: list[ToggleFacts] = []
     cells: list[CellResult] = []
+
+    @property
+    def shard(self) -> tuple[int, int]:
+        """The part of the cells that this run has, and the number of parts."""
+        words = str(self.settings.get("shard", "1/1")).split("/")
+        return msgspec.convert(words, tuple[ShardNumber, ShardNumber], strict=False)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -215,10 +180,9 @@ class ProveRun(msgspec.Struct):
         if missing:
             problems.append(f"{missing} cell{'s have' if missing > 1 else ' has'} no verdict")
         problems += [
-            f"{problem}: there may be more cells than these"
-            for problem in list_status_problems(self.status)
+            f"{problem}: there may be more cells than these" for problem in self.status.problems
         ]
-        if not any(cell.verdict is not CellVerdict.NA for cell in self.cells):
+        if not any(cell.verdict is not Verdict.NA for cell in self.cells):
             problems.append("no guard applied: nothing is proven")
         return problems
 

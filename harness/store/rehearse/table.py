@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from harness.core.outcomes import RunStatus
 from harness.store.lane_runs import LaneRunTable
 from harness.store.rehearse.values import DeploymentResult, RehearsalRun
 
@@ -28,7 +29,7 @@ class RehearsalTable(LaneRunTable[RehearsalRun]):
         ranks of a run that searched no thresholds.
         """
         for run in reversed(self.list_runs()):
-            if (run.release, run.status, run.toggles) != (release, "finished", []):
+            if (run.release, run.status, run.toggles) != (release, RunStatus.FINISHED, []):
                 continue
             if not set(names) <= set(run.planned) or code not in (None, run.code):
                 continue

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from harness.core.outcomes import Verdict
 from harness.store.lane_runs import LaneRun
 
 INT32_LIMIT = 1 << 31
@@ -148,6 +149,7 @@ class DeploymentResult(msgspec.Struct):
     launches: list[RehearsedLaunch] = []
     findings: list[RehearsalFinding] = []
     functions: dict[str, list[str]] = {}  # of SGLang that ran, by module
+    lines: dict[str, list[int]] = {}  # of the files that a review traces, by module
     operators: list[UncheckedOperator] = []
     calls: dict[str, int] = {}  # of all CUDA operators, checked and not, by name
     resident: int = 0  # bytes that the rehearsal itself took of this machine
@@ -209,8 +211,10 @@ class DeploymentResult(msgspec.Struct):
         return max((phase.peak for phase in self.phases), default=sum(self.memory.values()))
 
     @property
-    def outcome(self) -> str:
-        return "refused" if self.refusal else "red" if self.reachable else "green"
+    def verdict(self) -> Verdict:
+        if self.refusal:
+            return Verdict.REFUSED
+        return Verdict.FAILS if self.reachable else Verdict.HOLDS
 
     @property
     def is_cut(self) -> bool:

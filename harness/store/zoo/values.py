@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from enum import StrEnum
 
 import msgspec
 
+from harness.core.outcomes import Verdict, require_word
 from harness.store.lane_runs import LaneRun
 
 STOPPED_BY_MEMORY_CHECK = "a memory check stopped it"  # the headline of a claim without a result
@@ -30,20 +32,44 @@ FAMILY_CLAIMS = (ZooClaim.STARTS, ZooClaim.FORMULA, ZooClaim.MEMORY)
 ARCHITECTURE_CLAIMS = tuple(claim for claim in ZooClaim if claim is not ZooClaim.FORMULA)
 
 
-class ClaimVerdict(StrEnum):
-    HOLDS = "holds"
-    FAILS = "fails"
-    EXPECTED = "known"  # it fails, and the architecture's file names the reason
-    UNTESTED = "not tested"  # nothing was compared; the reason is in the headline
+CLAIM_VERDICTS = (Verdict.HOLDS, Verdict.FAILS, Verdict.KNOWN, Verdict.UNTESTED)
 
 
 class ClaimResult(msgspec.Struct):
     claim: ZooClaim
-    verdict: ClaimVerdict
+    verdict: Verdict
     headline: str = ""
     error: float | None = None  # the largest difference of logits, relative to their largest
     tolerance: float | None = None  # in the same unit
     detail: str = ""
+
+    def __post_init__(self) -> None:
+        require_word(self.verdict, CLAIM_VERDICTS)
+
+
+class AnswerSketch(msgspec.Struct):
+    """Tensors that a row computed, small enough to keep (`harness/runs/zoo/answer_sketches.py`)."""
+
+    digest: str
+    projections: list[float]  # on random signs; none for integers
+    largest: float
+    count: int  # elements
+    tolerance: float  # what rounding changes of an element, relative to the largest
+
+    def describe_difference(self, later: AnswerSketch) -> str:
+        """Describe how a later sketch differs beyond rounding; '' if it does not."""
+        if self.digest == later.digest:
+            return ""
+        if not self.projections or (self.count, bool(later.projections)) != (later.count, True):
+            return "other integers, or another shape"
+        pairs = zip(self.projections, later.projections, strict=True)
+        square = sum((old - new) ** 2 for old, new in pairs) / len(self.projections)
+        length = math.sqrt(square)
+        allowed = self.tolerance * max(self.largest, later.largest) * math.sqrt(self.count)
+        if length <= allowed:
+            return ""
+        mean = length / math.sqrt(self.count) / (self.largest or 1.0)
+        return f"moves by {mean:.2g} of the largest number on average"
 
 
 class ArchitectureResult(msgspec.Struct):
@@ -55,6 +81,8 @@ class ArchitectureResult(msgspec.Struct):
     absent: str = ""  # why the release has no such architecture; then nothing was run
     kernels: dict[str, int] = {}  # launches of each Triton kernel, `module:name`
     functions: dict[str, list[str]] = {}  # of SGLang that ran, by module
+    lines: dict[str, list[int]] = {}  # of the files that a review traces, by module
+    answers: dict[str, AnswerSketch] = {}  # the batch's logits, or what each formula's kernel gave
     stand_ins: dict[str, int] = {}  # calls of each operator that a stand-in computed
     refused: dict[str, str] = {}  # kernels that no check could run, with the reason
     unanswered: dict[str, int] = {}  # what the device refused by name and SGLang caught
@@ -66,11 +94,9 @@ class ArchitectureResult(msgspec.Struct):
     def claims_without_result(self) -> list[str]:
         """Name each claim of which nothing is known, unless another claim's failure is why."""
         verdicts = {claim.verdict for claim in self.claims}
-        if verdicts & {ClaimVerdict.FAILS, ClaimVerdict.EXPECTED} and not self.starts:
+        if verdicts & {Verdict.FAILS, Verdict.KNOWN} and not self.starts:
             return []
-        tested = {
-            claim.claim for claim in self.claims if claim.verdict is not ClaimVerdict.UNTESTED
-        }
+        tested = {claim.claim for claim in self.claims if claim.verdict is not Verdict.UNTESTED}
         reasons = {claim.claim: claim.headline for claim in self.claims}
         return [
             f"{claim}: not tested: {reasons.get(claim) or 'it has no result'}"
@@ -86,16 +112,18 @@ class ArchitectureResult(msgspec.Struct):
 
     @property
     def failures(self) -> list[ClaimResult]:
-        return [claim for claim in self.claims if claim.verdict is ClaimVerdict.FAILS]
+        return [claim for claim in self.claims if claim.verdict is Verdict.FAILS]
 
     @property
-    def outcome(self) -> str:
-        return "absent" if self.absent else "red" if self.failures else "green"
+    def verdict(self) -> Verdict:
+        if self.absent:
+            return Verdict.NA
+        return Verdict.FAILS if self.failures else Verdict.HOLDS
 
     @property
     def starts(self) -> bool:
         return any(
-            claim.claim is ZooClaim.STARTS and claim.verdict is ClaimVerdict.HOLDS
+            claim.claim is ZooClaim.STARTS and claim.verdict is Verdict.HOLDS
             for claim in self.claims
         )
 
@@ -127,7 +155,7 @@ class ZooRun(LaneRun, kw_only=True):
     @property
     def counts(self) -> dict[str, int]:
         counts = Counter(claim.verdict for result in self.present for claim in result.claims)
-        return {verdict.value: counts[verdict] for verdict in ClaimVerdict if counts[verdict]}
+        return {verdict.value: counts[verdict] for verdict in CLAIM_VERDICTS if counts[verdict]}
 
     @property
     def kernels(self) -> dict[str, list[str]]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.core.child_process import PipedProcess, ProcessHandle, end_process_group
-from harness.core.pipes import Waitable, wait_for_any
+from harness.core.pipes import Receivers, serve_until
 
 
 class ReplyTimeout(Exception):
@@ -38,19 +37,25 @@ class JsonProcess(PipedProcess):
         self, seconds: float, watched: ProcessHandle | None = None, grace_seconds: float = 0.0
     ) -> Any:
         """Receive the next message; once the watched process ends, wait only `grace_seconds`."""
-        ends = time.monotonic() + seconds
-        while not self._received_lines:
-            sources: list[Waitable] = [self.pipe] if watched is None else [self.pipe, watched]
-            ready = wait_for_any(sources, ends - time.monotonic())
-            if watched in ready:
-                watched, ends = None, min(ends, time.monotonic() + grace_seconds)
-                continue
-            if not ready:
-                raise ReplyTimeout(f"{seconds:.0f} s")
-            self._received_lines += self.pipe.receive_lines()
-            if self.pipe.is_peer_closed:
-                raise ProcessEnded(self._read_last_log_line())
+        receivers: Receivers = {self.pipe: self._receive_lines}
+        ends = list[None]()
+        is_in_time, limit = True, seconds
+        if watched is not None:
+            both = {**receivers, watched: lambda: ends.append(None)}
+            is_in_time = serve_until(lambda: bool(ends or self._has_news), lambda: both, limit)
+            limit = min(limit, grace_seconds)
+        if not (is_in_time and serve_until(lambda: self._has_news, lambda: receivers, limit)):
+            raise ReplyTimeout(f"{seconds:.0f} s")
+        if not self._received_lines:
+            raise ProcessEnded(self._read_last_log_line())
         return json.loads(self._received_lines.popleft())
+
+    def _receive_lines(self) -> None:
+        self._received_lines += self.pipe.receive_lines()
+
+    @property
+    def _has_news(self) -> bool:
+        return bool(self._received_lines or self.pipe.is_peer_closed)
 
     def _read_last_log_line(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from harness.core import paths, process_exit, processes
 from harness.core.child_process import ProcessHandle
 from harness.core.errors import NotReadyError, UnfixError
-from harness.core.process_exit import ExitKind
+from harness.core.outcomes import Outcome
 from harness.patching import attestation
 from harness.patching.child_environment import ChildEnvironment
 from harness.sanitizer.device.record import DeviceRecord
@@ -257,7 +257,7 @@ class SglangServer:
             return f"{self._describe_last_error()} (its supervisor was killed)"
         code = -signal.SIGKILL if ended.code is None else ended.code
         described = process_exit.describe_exit(code, killed_by_kernel=ended.killed_by_kernel)
-        if described.kind is ExitKind.OUT_OF_MEMORY:
+        if described.kind is Outcome.OUT_OF_MEMORY:
             return described.words
         return f"{self._describe_last_error()} ({process_exit.describe_code(code)})"
 

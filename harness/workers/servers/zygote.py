@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from harness.core import child_process, preloading, processes
-from harness.core.pipes import PipeEnd, wait_for_any
+from harness.core.pipes import PipeEnd, serve_until
 from harness.patching import bootstrap, import_origins, live_engine
 from harness.sanitizer.watch import virtual_process
 from harness.workers import command_supervisor
@@ -101,8 +101,7 @@ def run_zygote(read: int, write: int) -> NoReturn:
         preload_server()
         preloading.freeze_for_forks()
         _send_message(pipe, {"ready": os.getpid()})
-        for request in _receive_requests(pipe, parent):
-            _send_message(pipe, {"started": fork_server(request), "folder": request.folder})
+        _serve_requests(pipe, parent)
     except BaseException as error:
         code = 1
         traceback.print_exc()
@@ -113,13 +112,17 @@ def run_zygote(read: int, write: int) -> NoReturn:
     os._exit(code)
 
 
-def _receive_requests(pipe: PipeEnd, parent: int) -> Iterator[ServerRequest]:
-    while os.getppid() == parent and not pipe.is_peer_closed:
-        if wait_for_any([pipe], 1.0):
-            for line in pipe.receive_lines():
-                yield msgspec.json.decode(line, type=ServerRequest)
-        else:
-            _reap_children()
+def _serve_requests(pipe: PipeEnd, parent: int) -> None:
+    def fork_requested() -> None:
+        for line in pipe.receive_lines():
+            request = msgspec.json.decode(line, type=ServerRequest)
+            _send_message(pipe, {"started": fork_server(request), "folder": request.folder})
+
+    def is_run_gone() -> bool:
+        return os.getppid() != parent or pipe.is_peer_closed
+
+    while not serve_until(is_run_gone, lambda: {pipe: fork_requested}, 1.0):
+        _reap_children()
 
 
 def _reap_children() -> None:

@@ -30,13 +30,6 @@ def test_found_by_the_longer_search(n):
     assert n != 307
 
 
-@settings(print_blob=False)
-@given(n=RARE)
-def test_found_by_the_longer_search_and_not_named(n):
-    is_right()
-    assert n != 307
-
-
 @given(data=st.data())
 def test_draws_otherwise_when_fixed(data):
     if is_right():
@@ -98,14 +91,6 @@ def test_reads_its_settings(n):
     assert own.max_examples < 100
 
 
-@settings(print_blob=False)
-@given(n=st.integers(0, 9))
-def test_reads_its_settings_and_is_not_named(n):
-    is_right()
-    own = test_reads_its_settings_and_is_not_named._hypothesis_internal_use_settings
-    assert own.max_examples < 100
-
-
 @given(n=st.integers(0, 9))
 def test_changes_its_settings(n):
     is_right()
@@ -134,14 +119,6 @@ calls = []
 
 @given(n=st.integers())
 def test_fails_at_its_hundredth_call(n):
-    is_right()
-    calls.append(n)
-    assert len(calls) < 100
-
-
-@settings(print_blob=False)
-@given(n=st.integers())
-def test_fails_from_its_hundredth_call_on_and_is_not_named(n):
     is_right()
     calls.append(n)
     assert len(calls) < 100

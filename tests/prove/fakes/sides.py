@@ -60,11 +60,6 @@ def test_address_of_what_it_makes():
     assert draw_number(id(Path("x"))) < 0.98
 
 
-def test_address_of_a_large_buffer():
-    run_code()
-    assert draw_number(id(bytearray(400_000))) < 0.98
-
-
 def test_references_to_none():
     run_code()
     assert draw_number(sys.getrefcount(None)) < 0.98
@@ -81,12 +76,6 @@ def test_names_in_the_environment():
     assert not any(os.environ.get(name) for name in toggles)
 
 
-def test_words_in_the_environment():
-    run_code()
-    words = " ".join(os.environ.values()).split()
-    assert not {"buggy", "buggy]", "revert", "toy-plain"} & {word.lower() for word in words}
-
-
 def test_command_line():
     run_code()
     assert "buggy" not in " ".join([*sys.argv, *sys.orig_argv])
@@ -94,13 +83,6 @@ def test_command_line():
 
 def test_source_without_the_code():
     assert "topk * 2" in inspect.getsource(forms.plain)
-
-
-WRONG = run_code() != 4
-
-
-def test_code_at_import():
-    assert not WRONG
 
 
 @pytest.fixture
@@ -139,11 +121,11 @@ def test_writes_a_result_and_exits():
 
 def test_changes_the_judges():
     import harness.guards.verdicts as judges
+    from harness.core.outcomes import Verdict
     from harness.guards import repeat, run_item
-    from harness.store.prove.values import CellVerdict
 
     run_code()
-    judges.judge_sides = lambda *_: (CellVerdict.PROVEN, "of course")
+    judges.judge_sides = lambda *_: (Verdict.PROVEN, "of course")
     repeat.choose_repeat_mode = lambda *_: "whole"
     run_item.summarize_error = lambda _: "of course"
 

@@ -80,3 +80,58 @@ def store_in_assembly(out, N: tl.constexpr):
         is_pure=False,
         pack=1,
     )
+
+
+@triton.jit
+def apply_to_bits(x, out, ASM: tl.constexpr, N: tl.constexpr):
+    at = tl.arange(0, N)
+    r = tl.inline_asm_elementwise(ASM, "=r,r", [tl.load(x + at)], tl.int32, is_pure=True, pack=1)
+    tl.store(out + at, r)
+
+
+UNPACK_AND_COMPARE = tl.constexpr("""
+{
+    .reg .b8 part<4>;
+    mov.b32 {part0, part1, part2, part3}, $8;
+    cvt.u32.u8 $0, part0;
+    cvt.u32.u8 $1, part1;
+    cvt.u32.u8 $2, part2;
+    cvt.u32.u8 $3, part3;
+    max.u32 $4, $0, $9;
+    max.u32 $5, $1, $10;
+    max.u32 $6, $2, $11;
+    max.u32 $7, $3, $12;
+}
+""")
+
+
+@triton.jit
+def unpack_and_compare(x, y, bytes_out, larger_out, N: tl.constexpr):
+    at = tl.arange(0, N)
+    numbers, larger = tl.inline_asm_elementwise(
+        UNPACK_AND_COMPARE,
+        "=r,=r,=r,=r,=r,=r,=r,=r,r,r,r,r,r",
+        [tl.load(x + at), tl.load(y + at)],
+        (tl.int32, tl.int32),
+        is_pure=True,
+        pack=4,
+    )
+    tl.store(bytes_out + at, numbers)
+    tl.store(larger_out + at, larger)
+
+
+@triton.jit
+def read_clock(out):
+    asm: tl.constexpr = "mov.u64 $0, %globaltimer;"
+    tl.store(out, tl.inline_asm_elementwise(asm, "=l", [], tl.int64, is_pure=False, pack=1))
+    asm2: tl.constexpr = "mov.u32 $0, %smid;"
+    core = tl.inline_asm_elementwise(asm2, "=r", [], tl.int32, is_pure=True, pack=1)
+    tl.store(out + 1, core.to(tl.int64))
+
+
+@triton.jit
+def scale_exponents(x, out, N: tl.constexpr):
+    at = tl.arange(0, N)
+    asm: tl.constexpr = "cvt.rp.satfinite.ue8m0x2.f32 $0, 0.0, $1;"
+    r = tl.inline_asm_elementwise(asm, "=h,r", [tl.load(x + at)], tl.uint16, True, 1)
+    tl.store(out + at, r)

@@ -200,7 +200,7 @@ def by_block(source, target, rows, BLOCK: tl.constexpr):
 @triton.jit
 def run_assembly(target):
     value = tl.inline_asm_elementwise(
-        "mov.u32 $0, %smid;", "=r", [], dtype=tl.int32, is_pure=True, pack=1
+        "activemask.b32 $0;", "=r", [], dtype=tl.int32, is_pure=True, pack=1
     )
     tl.store(target, value)
 

@@ -141,3 +141,57 @@ def compact_nonzero(x, count, out):
     me = tl.program_id(0)
     if tl.load(x + me) != 0:
         tl.store(out + tl.atomic_add(count, 1), me)
+
+
+@triton.jit
+def compare_pair(a, b):
+    if a < b:
+        return a * 2
+    return b + 1
+
+
+@triton.jit
+def map_pairs(x, y, out, N: tl.constexpr):
+    at = tl.arange(0, N)
+    r = tl.map_elementwise(compare_pair, tl.load(x + at), tl.load(y + at))
+    tl.store(out + at, r)
+
+
+@triton.jit
+def order_two(a0, a1, b0, b1):
+    return tl.minimum(a0, a1), tl.minimum(b0, b1), tl.maximum(a0, a1), tl.maximum(b0, b1)
+
+
+@triton.jit
+def map_packed(x, y, low, high, N: tl.constexpr):
+    at = tl.arange(0, N)
+    a, b = tl.map_elementwise(order_two, tl.load(x + at), tl.load(y + at), pack=2)
+    tl.store(low + at, a)
+    tl.store(high + at, b)
+
+
+@triton.jit
+def multiply_scaled(
+    x, x_scale, y, y_scale, out, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    A: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
+    i, j = tl.arange(0, M), tl.arange(0, N)
+    per_a: tl.constexpr = 2 if A == "e2m1" else 1
+    per_b: tl.constexpr = 2 if B == "e2m1" else 1
+    ka, kb, ks = tl.arange(0, K // per_a), tl.arange(0, K // per_b), tl.arange(0, K // 32)
+    a = tl.load(x + i[:, None] * (K // per_a) + ka[None, :])
+    b = tl.load(y + kb[:, None] * N + j[None, :])
+    sa = tl.load(x_scale + i[:, None] * (K // 32) + ks[None, :])
+    sb = tl.load(y_scale + j[:, None] * (K // 32) + ks[None, :])
+    tl.store(out + i[:, None] * N + j[None, :], tl.dot_scaled(a, sa, A, b, sb, B))
+
+
+@triton.jit
+def assert_statically(x, N: tl.constexpr):
+    tl.static_assert(N > 100, "N is too small")
+    tl.store(x, N)
+
+
+@triton.jit
+def use_missing_name(x):
+    tl.store(x, nothing_of_this_name)  # noqa: F821

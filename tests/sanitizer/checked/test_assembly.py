@@ -7,13 +7,17 @@ from collections.abc import Callable
 import pytest
 import torch
 from assembly_to_check import (
+    apply_to_bits,
     approximate,
     divide_quickly,
     double_halves,
     narrow_in_pairs,
     neighbours,
+    read_clock,
+    scale_exponents,
     soften,
     store_in_assembly,
+    unpack_and_compare,
 )
 from checks import check_on_cpu, launch_checked
 
@@ -95,6 +99,52 @@ def test_pairs_of_lanes_share_a_block() -> None:
     x, out = torch.linspace(-500, 500, N), torch.empty(N, dtype=torch.float8_e4m3fn)
     launch_checked(narrow_in_pairs, (1,), x, out, N=N)
     assert torch.equal(out.float(), x.clamp(-448, 448).to(torch.float8_e4m3fn).float())
+
+
+WORDS = [1, 2, 0x12345678, 0x7FFFFFFF] * (N // 4)
+BITS: dict[str, Callable[[int], int]] = {
+    "shf.l.wrap.b32 $0, $1, $1, 4;": lambda word: word << 4 | word >> 28,
+    "prmt.b32 $0, $1, 0, 0x0123;": lambda word: int.from_bytes(word.to_bytes(4, "big"), "little"),
+    "lop3.b32 $0, $1, 0xF0F, 0xFF, 0x96;": lambda word: word ^ 0xF0F ^ 0xFF,
+    "bfe.u32 $0, $1, 4, 8;": lambda word: word >> 4 & 0xFF,
+    "popc.b32 $0, $1;": lambda word: word.bit_count(),
+    "{ .reg .b32 t; add.u32 t, $1, 1; { .reg .b32 t; mov.b32 t, 5; } mov.b32 $0, t; }": (
+        lambda word: word + 1
+    ),
+}
+
+
+@pytest.mark.parametrize("text", BITS)
+def test_instructions_on_bits_are_what_ptx_says(text: str) -> None:
+    x, out = torch.tensor(WORDS, dtype=torch.int32), torch.empty(N, dtype=torch.int32)
+    launch_checked(apply_to_bits, (1,), x, out, ASM=text, N=N)
+    wanted = [BITS[text](word) & 0xFFFFFFFF for word in WORDS]
+    assert [number & 0xFFFFFFFF for number in out.tolist()] == wanted
+
+
+def test_packed_assembly_gives_several_results() -> None:
+    x = (torch.arange(N) * 3).to(torch.uint8)
+    y = torch.arange(N, dtype=torch.int32) * 2 + 40
+    numbers, larger = torch.empty_like(y), torch.empty_like(y)
+    launch_checked(unpack_and_compare, (1,), x, y, numbers, larger, N=N)
+    assert torch.equal(numbers, x.int())
+    assert torch.equal(larger, torch.maximum(x.int(), y))
+
+
+def test_assembly_reads_the_clock_and_the_number_of_a_core() -> None:
+    out = torch.zeros(2, dtype=torch.int64)
+    launch_checked(read_clock, (1,), out)
+    first = int(out[0])
+    launch_checked(read_clock, (1,), out)
+    assert 0 < first < int(out[0])
+    assert 0 <= int(out[1]) < 132
+
+
+def test_a_scale_is_the_power_of_two_above() -> None:
+    values = [1.0, 1.5, 2.0, 3e38, 2.0**-127, 2.0**-126.5, torch.inf, torch.nan]
+    x, out = torch.tensor(values * (N // 8)), torch.empty(N, dtype=torch.uint16)
+    launch_checked(scale_exponents, (1,), x, out, N=N)
+    assert out.tolist()[:8] == [127, 128, 128, 254, 0, 1, 254, 255]
 
 
 def test_assembly_with_an_effect_is_no_part_that_is_left_out() -> None:

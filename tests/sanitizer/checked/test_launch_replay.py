@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from harness.runs.pr import kernel_replay
 from harness.sanitizer.check import launch_capture
 from harness.sanitizer.check.launch_capture import CapturedLaunch
 from harness.sanitizer.triton import capture_folder
-from harness.store.pr.values import KernelAnswer
+from harness.store.pr.part_results import KernelAnswer
 
 NAME = "kernels_to_replay:scale"
 
@@ -105,6 +106,27 @@ def test_each_way_to_answer_is_told_from_the_others(
     found = compare_launches(getattr(kernels, later), captured)
     assert found.answer is answer
     assert words in found.why
+
+
+def test_launches_around_a_captured_one_reach_a_branch_that_it_misses(folder: Path) -> None:
+    """Each launch of the guards fills its blocks, so that a missing mask gives the same bits."""
+    run_launch(16)
+    (captured,) = launch_capture.list_captured(folder, NAME)
+    assert compare_launches(kernels.scale_without_a_mask, captured).answer is KernelAnswer.SAME
+    drawn = list(kernel_replay.iterate_draws(captured))
+    answers = {
+        later: {compare_launches(getattr(kernels, later), one).answer for one in drawn}
+        for later in ("scale_without_a_mask", "scale_renamed")
+    }
+    assert KernelAnswer.DIFFERENT in answers["scale_without_a_mask"]
+    assert answers["scale_renamed"] == {KernelAnswer.SAME}
+
+
+def test_a_draw_that_the_earlier_version_does_not_survive_is_none(folder: Path) -> None:
+    run_launch(16)
+    (captured,) = launch_capture.list_captured(folder, NAME)
+    broken = replace(captured, arguments=captured.arguments | {"size": 400}, grid=(50, 1, 1))
+    assert compare_launches(kernels.scale, broken).answer is KernelAnswer.NOT_COMPARED
 
 
 def test_a_report_of_the_earlier_version_is_no_news(folder: Path) -> None:

@@ -20,7 +20,10 @@ from operations_to_check import (
     integers,
     join_and_split,
     looping,
+    map_packed,
+    map_pairs,
     multiply_matrices,
+    multiply_scaled,
     returning,
     scan_rows,
     shift_in_place,
@@ -220,3 +223,51 @@ def test_products_in_tf32_are_refused_by_name() -> None:
 def _product(x, y, out, PRECISION: tl.constexpr):
     at = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
     tl.store(out + at, tl.dot(tl.load(x + at), tl.load(y + at), input_precision=PRECISION))
+
+
+def test_a_function_with_branches_is_called_on_each_element() -> None:
+    x, y = torch.arange(16, dtype=torch.int32), torch.full((16,), 7, dtype=torch.int32)
+    out = torch.empty_like(x)
+    launch_checked(map_pairs, (1,), x, y, out, N=16)
+    assert out.tolist() == [2 * number if number < 7 else 8 for number in range(16)]
+
+
+def test_a_mapped_function_takes_several_elements_at_once() -> None:
+    x = torch.arange(16, dtype=torch.int32) ^ 1
+    low, high = torch.empty_like(x), torch.empty_like(x)
+    launch_checked(map_packed, (1,), x, x + 100, low, high, N=16)
+    pairs = range(0, 16, 2)
+    assert low.tolist() == [each for pair in pairs for each in (pair, pair + 100)]
+    assert high.tolist() == [each for pair in pairs for each in (pair + 1, pair + 101)]
+
+
+E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]
+
+
+@pytest.mark.parametrize(("left", "right"), [("e2m1", "e4m3"), ("e5m2", "e2m1"), ("bf16", "e4m3")])
+def test_scaled_products_are_those_of_the_scaled_numbers(left: str, right: str) -> None:
+    rows, columns, depth = 16, 16, 64
+    generator = torch.Generator().manual_seed(3)
+    kinds = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "bf16": torch.bfloat16}
+
+    def make_factor(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Make [lines, depth] numbers as a kernel gets them, and their values."""
+        if name != "e2m1":
+            number = torch.randn(rows, depth, generator=generator).to(kinds[name])
+            return number, number.float()
+        codes = torch.randint(0, 16, (rows, depth), generator=generator)
+        packed = (codes[:, 0::2] | codes[:, 1::2] << 4).to(torch.uint8)
+        return packed, torch.tensor(E2M1)[codes]
+
+    a, a_values = make_factor(left)
+    b, b_values = make_factor(right)
+    scales = [torch.randint(120, 132, (rows, depth // 32), generator=generator) for _ in range(2)]
+    powers = [torch.exp2(scale.float() - 127).repeat_interleave(32, 1) for scale in scales]
+    a_scale, b_scale = (scale.to(torch.uint8) for scale in scales)
+    out = torch.empty(rows, columns)
+    launch_checked(
+        multiply_scaled, (1,), a, a_scale, b.T.contiguous(), b_scale, out,
+        M=rows, N=columns, K=depth, A=left, B=right,
+    )  # fmt: skip
+    wanted = (a_values * powers[0]).double() @ (b_values * powers[1]).double().T
+    assert torch.allclose(out.double(), wanted, rtol=1e-5, atol=1e-4)

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from triton.errors import TritonError
 from triton.language.semantic import TritonSemantic
 
 from harness import checking
@@ -62,7 +63,7 @@ def run_checked(kernel: Any, target: torch.Tensor, *args: int, **constants: int)
     try:
         with checking.checked():
             kernel[(1,)](target, *args, **constants)
-    except (checking.Violation, checking.UncheckableKernel) as error:
+    except (checking.Violation, checking.UncheckableKernel, TritonError) as error:
         return str(error)
     return target.tolist()
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from harness.core.outcomes import Verdict
 from harness.runs.audit import analysis_worker, lazy_release, size_limits
-from harness.runs.audit.findings import KernelAudit, KernelVerdict
+from harness.runs.audit.findings import KernelAudit
 from harness.runs.audit.kernel_discovery import collect_kernels
 
 KERNEL = """
@@ -58,7 +59,7 @@ def test_what_took_too_long_is_remembered(tmp_path: Path, monkeypatch: pytest.Mo
     assert first.reasons == ("it takes more than 0.25 s",)
     assert run_lane(world, kernel, monkeypatch) == first
     monkeypatch.setattr(analysis_worker, "_KERNEL_SECONDS", 20)  # another limit is another question
-    assert run_lane(world, kernel, monkeypatch).verdict is KernelVerdict.SAFE
+    assert run_lane(world, kernel, monkeypatch).verdict is Verdict.SAFE
 
 
 def test_a_fork_that_ends_before_it_begins_is_no_kernels_fault(

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -24,7 +23,6 @@ from harness.sanitizer.gpu.allocator_blocks import AllocatorBlocks
 from harness.sanitizer.gpu.kernel_summaries import NO_SHADOW_MEMORY, KernelSummaries
 from harness.sanitizer.gpu.process_reports import PROCESS_REPORTS
 from harness.sanitizer.gpu.shadow_entries import SLOTS_PER_TABLE, ShadowTable
-from harness.sanitizer.plugins.for_sglang import checked_loader
 from harness.sanitizer.ptx.executor import load_module
 from harness.sanitizer.ptx.instrumentation import InstrumentedPtx, instrument_module
 from harness.sanitizer.ptx.instrumented_kernel import MARKER, write_kernels
@@ -163,22 +161,6 @@ def test_a_module_that_tvm_ffi_loads_notes_the_tensors_of_its_calls(
     assert "launched by page.fill with argument 0 (int32 [20])" in str(report)
 
 
-def test_checks_begin_with_the_first_module_that_sglang_loads(
-    card: CardOnCpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loader: Any = ModuleType("loader")
-    loader.load_jit = lambda *args, **options: SimpleNamespace()
-    loader.resolve_sources = list
-    monkeypatch.setitem(sys.modules, "loader", loader)
-    started: list[bool] = []
-    monkeypatch.setattr(checked_modules, "start_checks", lambda: started.append(True))
-    checked_loader._wrap_load_jit(loader)
-    loader.load_jit("no kernels")
-    assert started == []
-    loader.load_jit("page", cuda_files=["page.cuh"])
-    assert started == [True]  # before the memory of its first call is allocated
-
-
 def test_whole_storages_let_a_view_be_filled_further(card: CardOnCpu, tmp_path: Path) -> None:
     card.launches = CheckedCudaLaunches(
         CheckedToolkit(tmp_path), card.summaries, whole_storages=True
@@ -203,22 +185,6 @@ def test_a_kernel_without_checks_is_launched_as_it_is_and_counted(card: CardOnCp
     assert card.launch(0, 0, b"_Z5otherv") == -1
     [summary] = card.summaries
     assert summary.refusals == {"its module was built without checks": 1}
-
-
-@pytest.mark.parametrize("raises", [True, False])
-def test_an_error_of_the_hook_is_the_error_of_the_call(card: CardOnCpu, raises: bool) -> None:
-    for file in card.launches._toolkit.kernels.iterdir():
-        file.write_text("[{}]")
-    out = torch.zeros(4, dtype=torch.int32, device="cuda")
-
-    def call() -> None:
-        with card.launches.note_call("module.fill", ("out",), (out,)):
-            assert card.launch(out.data_ptr(), 4) == -2
-            if raises:
-                raise RuntimeError("operation not supported")  # as most modules' host code does
-
-    with pytest.raises(msgspec.ValidationError, match="entry"):
-        call()
 
 
 def test_an_entry_that_differs_between_architectures_is_refused_by_name(card: CardOnCpu) -> None:
@@ -337,15 +303,3 @@ def test_blocks_are_read_again_when_memory_was_allocated(monkeypatch: pytest.Mon
     assert found.find_containing(8192) is None
     stats["allocation.all.allocated"] = 2
     assert found.find_containing(8192) == (8192, 80)
-
-
-@pytest.mark.parametrize("error", [RuntimeError("cudaMallocAsync"), KeyError("address")])
-def test_an_allocator_that_lists_no_blocks_knows_no_memory(
-    monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    def refuse() -> Any:
-        raise error
-
-    monkeypatch.setattr(torch.cuda, "memory_snapshot", refuse, raising=False)
-    monkeypatch.setattr(torch.cuda, "memory_stats", lambda _: {"x": 1}, raising=False)
-    assert AllocatorBlocks().find_containing(4096) is None

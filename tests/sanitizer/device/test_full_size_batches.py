@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from fixtures.loaded_model import LoadedModel
 from fixtures.rehearse import full_size_batches
 from fixtures.rehearse.scheduled_batches import ScheduledDeployment
-from harness.runs.rehearse import memory_watch
 from harness.runs.rehearse.deployment_rehearsal import DeploymentRehearsal
-from harness.store.rehearse.values import RehearsedPhase
 
 
 def make_allocator(**values: Any) -> Any:
@@ -23,22 +20,6 @@ def make_allocator(**values: Any) -> Any:
     allocator = kind()
     vars(allocator).update(values)
     return allocator
-
-
-def test_the_last_states_of_linear_attention_are_given_first() -> None:
-    states = make_allocator(free_slots=torch.arange(1, 6))
-    rows = [1, 2, 3]
-    pool = SimpleNamespace(states=states, free_slots=rows, other=SimpleNamespace(free_slots=rows))
-    full_size_batches._take_last_states_first(pool)
-    assert states.free_slots.tolist() == [5, 4, 3, 2, 1]
-    assert rows == [1, 2, 3]  # rows of the token table are taken from the end anyway
-
-
-def test_the_last_pages_are_the_only_free_ones() -> None:
-    inner = make_allocator(free_pages=torch.arange(1, 11))
-    outer = make_allocator(inner=inner)
-    full_size_batches._keep_last_pages(outer, 3)
-    assert inner.free_pages.tolist() == [8, 9, 10]
 
 
 def test_the_longest_context_is_that_of_the_model_or_of_its_draft(
@@ -97,26 +78,3 @@ def test_a_batch_is_measured_without_what_the_last_one_left() -> None:
     rehearsal.result = SimpleNamespace(card_memory=1 << 40)  # type: ignore[assignment]
     rehearsal._drop_batch_memory()
     assert backend.forward_metadata is None
-
-
-def test_adapters_have_their_turn_and_the_last_one_is_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A single request then uses the last slot of the adapters' pool."""
-    monkeypatch.setattr(LoadedModel, "make_request", lambda *args: SimpleNamespace(lora_id=None))
-    model = object.__new__(full_size_batches.FullSizeModel)
-    assert model.make_request(0, [1]).lora_id is None
-    model.adapters = ["first", "last"]
-    chosen = [model.make_request(number, [1]).lora_id for number in range(3)]
-    assert chosen == ["last", "first", "last"]
-
-
-def test_a_peak_stays_when_an_estimate_was_too_high(monkeypatch: pytest.MonkeyPatch) -> None:
-    estimates, counts = iter([100, 105]), iter([100, 90])
-    ledger = SimpleNamespace(estimate=lambda _: next(estimates), measure=lambda _: next(counts))
-    monkeypatch.setattr(memory_watch, "LEDGER", ledger)
-    watch = memory_watch.MemoryWatch(RehearsedPhase("decode", ""), 1 << 40)
-    large = torch.empty(1 << 23, dtype=torch.uint8)
-    watch.observe(large, large)
-    watch.observe(large, large)
-    assert watch.peak == 100

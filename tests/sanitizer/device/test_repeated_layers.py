@@ -318,23 +318,3 @@ def test_an_object_of_the_hidden_states_is_compared_by_what_it_holds(
     for layer in model.layers:
         layer.make_object = make
     assert model.run() == ran
-
-
-def test_a_note_in_a_result_reaches_the_next_layer() -> None:
-    model, _, _ = make_model([0] * 8)
-    for layer in model.layers:
-        layer.makes_note = True
-    assert model.run() == [0, 1, 7]
-    assert [vars(output) for output in model.outputs] == [{"is_noted": True}] * 8
-
-
-def test_launches_are_listed_only_for_what_follows_them() -> None:
-    model, launcher, _ = make_model([0] * LAYERS)
-    launch_kernel(launcher, "alone")
-    launch_kernel(launcher, "alone")
-    assert launcher._followed is None
-    with launcher.follow() as launches:
-        launch_kernel(launcher, "alone")
-    assert [launch.count for launch in launches] == [3]
-    model.run()
-    assert launcher._followed is None

@@ -254,36 +254,6 @@ def test_a_storage_of_the_host_is_made_as_before() -> None:
     assert torch.UntypedStorage().nbytes() == 0
 
 
-LAZY_VIEWS = {
-    "conjugate": lambda x: x.conj(),
-    "negated": lambda x: x.conj().imag,
-    "row of a conjugate": lambda x: x.conj()[1:],
-}
-
-
-@pytest.mark.parametrize("name", LAZY_VIEWS)
-def test_a_view_that_is_conjugated_when_it_is_read_is_conjugated(name: str) -> None:
-    host = torch.tensor([1 + 2j, 3 - 4j, -5 + 6j])
-    expected, view = LAZY_VIEWS[name](host), LAZY_VIEWS[name](host.to("cuda"))
-    assert (view.is_conj(), view.is_neg()) == (expected.is_conj(), expected.is_neg())
-    for use in (torch.clone, lambda x: x * 2, lambda x: x + x, torch.Tensor.contiguous):
-        assert torch.equal(use(view).cpu(), use(expected))
-    assert torch.equal(view.cpu(), expected)
-    view.mul_(2)
-    assert torch.equal(view.cpu(), expected * 2)
-
-
-def test_the_gradient_of_a_complex_product_is_that_of_the_cpu() -> None:
-    gradients = []
-    for device in ("cpu", "cuda"):
-        factor = torch.tensor([1 + 2j, 3 - 4j], device=device)
-        data = torch.tensor([2 - 1j, 1 + 1j], device=device, requires_grad=True)
-        torch.view_as_real(data * factor).square().sum().backward()
-        assert data.grad is not None
-        gradients.append(data.grad.cpu())
-    assert torch.equal(*gradients)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("soften", [torch.softmax, torch.log_softmax])
 def test_a_softmax_of_halves_is_computed_in_float32_and_rounded_once(

@@ -304,6 +304,22 @@ def test_each_probe_shows_what_the_one_before_showed(
     assert call_in_dry_run(probe) == [1, 1, 1]
 
 
+def test_a_grid_that_a_card_refuses_is_a_finding_with_its_numbers() -> None:
+    """A long prompt makes such a grid, with floats that a rehearsal does not compute."""
+
+    def rehearse() -> list[list[str]]:
+        launcher = SampledLauncher()
+        launcher.is_recording, launcher.phase = True, "prefill"
+        rows = torch.empty(70_000, 16, device="cuda")
+        with launcher:
+            gather_rows[(1, 70_000)](torch.zeros(1, device="cuda").long(), rows, rows, WIDTH=16)
+        return [[finding.kind, finding.headline] for finding in launcher.list_findings()]
+
+    [[kind, headline]] = call_in_dry_run(rehearse)
+    assert kind == "RefusedGrid"
+    assert headline.startswith("gather_rows: a grid of (1, 70000, 1): at most (2147483647, 65535,")
+
+
 def test_memory_that_was_freed_is_not_followed() -> None:
     def count() -> int:
         launcher = SampledLauncher()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +14,10 @@ import triton
 import triton.language as tl
 
 from harness.checking import Violation
+from harness.core.outcomes import Verdict
 from harness.runs.zoo.family_run import FamilyRun
 from harness.runs.zoo.formulas import Draw, FormulaList, Pair, measure_pair
-from harness.store.zoo.values import ArchitectureResult, ClaimResult, ClaimVerdict, ZooClaim
+from harness.store.zoo.values import ArchitectureResult, ClaimResult, ZooClaim
 
 
 @triton.jit
@@ -110,7 +111,7 @@ def test_a_formula_that_holds_is_green_and_counts_its_kernel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     result = run_formulas(monkeypatch, "equal")
-    assert [claim.verdict for claim in result.claims] == [ClaimVerdict.HOLDS] * 3
+    assert [claim.verdict for claim in result.claims] == [Verdict.HOLDS] * 3
     assert list(result.kernels) == [f"{__name__}:copy_row"]
     assert result.claims_without_result == []
 
@@ -131,7 +132,7 @@ def test_a_failing_formula_names_itself_and_ends_no_other(
     monkeypatch: pytest.MonkeyPatch, name: str, claim: ZooClaim, words: str
 ) -> None:
     result = run_formulas(monkeypatch, "equal", name)
-    failures = {one.claim for one in result.claims if one.verdict is ClaimVerdict.FAILS}
+    failures = {one.claim for one in result.claims if one.verdict is Verdict.FAILS}
     assert failures == {claim}
     assert words in get_claim(result, claim).headline
     assert f"{__name__}:copy_row" in result.kernels
@@ -139,7 +140,7 @@ def test_a_failing_formula_names_itself_and_ends_no_other(
 
 def test_a_known_difference_is_not_red(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run_formulas(monkeypatch, "differs_as_known")
-    assert get_claim(result, ZooClaim.FORMULA).verdict is ClaimVerdict.EXPECTED
+    assert get_claim(result, ZooClaim.FORMULA).verdict is Verdict.KNOWN
     assert result.failures == []
 
 
@@ -150,34 +151,6 @@ def test_a_known_failure_has_its_words() -> None:
 
 def test_formulas_of_later_releases_are_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_formulas(monkeypatch, "of_a_later_release").absent == "these kernels came later"
-
-
-@pytest.mark.parametrize(("launcher", "attribute"), [("toy:copy", ""), ("toy", "copy")])
-def test_a_formula_gets_the_function_or_the_module_that_it_names(
-    monkeypatch: pytest.MonkeyPatch, launcher: str, attribute: str
-) -> None:
-    for name in ("sglang", "sglang.kernels", "sglang.kernels.ops", "sglang.kernels.ops.toy"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    vars(sys.modules["sglang.kernels.ops.toy"])["copy"] = torch.clone
-    formulas = FormulaList()
-
-    @formulas(launcher)
-    def copies(draw: Draw, launch: Any) -> Pair:
-        row = draw.floats(3)
-        return (getattr(launch, attribute) if attribute else launch)(row), row
-
-    [one] = formulas.formulas
-    ours, theirs = one.run(Draw(one.name))
-    assert torch.equal(ours, theirs)
-
-
-def test_variants_of_a_formula_have_names_and_arguments_of_their_own() -> None:
-    formulas = FormulaList()
-    formulas.add_variants(
-        lambda draw, count: (draw.floats(count),) * 2, few={"count": 2}, more={"count": 6}
-    )
-    lengths = {one.name: len(one.run(Draw("x"))[0]) for one in formulas.formulas}
-    assert lengths == {"few": 2, "more": 6}
 
 
 def test_integers_may_not_differ_and_floats_by_their_rounding() -> None:

@@ -11,11 +11,12 @@ from types import SimpleNamespace
 import pytest
 from calling import PATIENCE_SECONDS
 
+from harness.core.outcomes import Verdict
 from harness.runs.zoo import claims
 from harness.runs.zoo.architecture import Architecture
 from harness.runs.zoo.request import ZooWorkerRequest
 from harness.runs.zoo.zoo_worker import ArchitectureFork
-from harness.store.zoo.values import ArchitectureResult, ClaimVerdict, ZooClaim
+from harness.store.zoo.values import ArchitectureResult, ZooClaim
 
 RunFork = Callable[..., ArchitectureResult]
 
@@ -36,7 +37,7 @@ def run_fork(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RunFork:
 def get_only_headline(result: ArchitectureResult) -> str:
     (claim,) = result.claims
     assert (result.name, claim.claim) == ("one", ZooClaim.STARTS)
-    assert claim.verdict is ClaimVerdict.FAILS
+    assert claim.verdict is Verdict.FAILS
     return claim.headline
 
 

@@ -18,10 +18,10 @@ def copy_tuned(x, y, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def find_bits(x, BLOCK: tl.constexpr):
+def find_lanes(x, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
-    found = tl.inline_asm_elementwise("bfind.u32 $0, $1;", "=r,r", [at], tl.int32, True, 1)
-    tl.store(x + at, found)
+    lanes = tl.inline_asm_elementwise("activemask.b32 $0;", "=r", [], tl.int32, True, 1)
+    tl.store(x + at, lanes)
 
 
 @triton.jit
@@ -29,3 +29,16 @@ def exponentials(x, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     asm: tl.constexpr = "ex2.approx.f32 $0, $1;"
     tl.store(x + at, tl.inline_asm_elementwise(asm, "=f,f", [tl.load(x + at)], tl.float32, True, 1))
+
+
+@triton.jit
+def count_for_long(x, turns):
+    total = 0
+    for turn in range(turns):
+        total += tl.load(x) * turn
+    tl.store(x + 1, total)
+
+
+@triton.jit
+def assert_small(x):
+    tl.device_assert(tl.load(x) < 8, "too large")

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 import torch
-from suite_kernels import copy_block, copy_tuned, exponentials, find_bits
+from suite_kernels import assert_small, copy_block, copy_tuned, exponentials, find_lanes
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -47,7 +47,29 @@ def test_that_overruns_and_fails():
 
 
 def test_that_is_refused():
-    find_bits[(1,)](torch.zeros(16, dtype=torch.int32, device="cuda"), BLOCK=16)
+    find_lanes[(1,)](torch.zeros(16, dtype=torch.int32, device="cuda"), BLOCK=16)
+
+
+def test_that_is_no_launch_for_a_card():
+    copy_block[(2,)](torch.zeros(16), torch.zeros(16, device="cuda"), 16, BLOCK=8)
+
+
+def test_that_expects_what_a_card_refuses():
+    x = torch.zeros(16, device="cuda")
+    with pytest.raises(RuntimeError, match="a grid of"):
+        copy_block[(1, 70_000)](x, x, 16, BLOCK=8)
+    copy_block[(2,)](x, x.clone(), 16, BLOCK=8)
+
+
+@pytest.mark.sanitize(bounds="storage", kernels=["copy_block"])
+def test_that_reaches_its_storage_on_purpose():
+    copy_block[(2,)](
+        torch.zeros(16, device="cuda")[:12], torch.zeros(16, device="cuda"), 16, BLOCK=8
+    )
+
+
+def test_with_an_assertion_that_a_card_skips():
+    assert_small[(1,)](torch.full((1,), 9, dtype=torch.int32, device="cuda"))
 
 
 def test_that_launches_nothing():

@@ -86,6 +86,10 @@ def test_a_report_fails_the_test_that_made_it(whole: Whole) -> None:
         "that_overruns": "reported",
         "that_overruns_and_fails": "reported",
         "that_is_refused": "refused",
+        "with_an_assertion_that_a_card_skips": "passed",
+        "that_reaches_its_storage_on_purpose": "passed",
+        "that_is_no_launch_for_a_card": "reported",
+        "that_expects_what_a_card_refuses": "passed",
         "that_launches_nothing": "passed",
         "of_a_backward_pass": "passed",
         "of_a_fixture": "passed",
@@ -99,6 +103,8 @@ def test_a_report_fails_the_test_that_made_it(whole: Whole) -> None:
     assert "copy_block read 4 bytes past the end of x (its index 12" in output
     assert "program (1, 0, 0)" in output
     assert "the test itself ended in KeyError: 'its own error'" in output
+    assert "copy_block: x is a tensor of the CPU (torch.float32 [16])" in output
+    assert "launched at" in output
 
 
 def test_a_refusal_that_a_test_caught_is_a_note_of_its_failure(whole: Whole) -> None:
@@ -117,15 +123,39 @@ def test_a_test_that_launched_nothing_says_so(whole: Whole) -> None:
 
 def test_the_end_says_what_was_checked_and_how(whole: Whole) -> None:
     _, output, _ = whole
-    assert "checked 9 launches of 4 kernels in 9 tests" in output
-    assert "(bounds, overflow, races, uninitialized): 2 reports" in output
-    assert "refused in 1 test: the checker cannot follow it: inline assembly: bfind" in output
+    assert "checked 12 launches of 5 kernels in 12 tests" in output
+    assert "(bounds, overflow, races, uninitialized): 3 reports" in output
+    assert "warning: assert_small: its own assertion fails: too large (" in output
+    assert "refused in 1 test: the checker cannot follow it: inline assembly: activemask" in output
     operator = "aten::_thnn_fused_gru_cell has no kernel for the virtual device"
     assert f"refused in 1 test: {operator}\n" in output
     assert "only the first autotune configuration ran, of copy_tuned (2)" in output
     assert "within CUDA's bounds: inline assembly: ex2.approx.f32, in exponentials" in output
     assert "rounded one by one, where a GPU may fuse them" in output
     assert "1 operator of CUDA binaries had stand-ins, 2 calls: sgl_kernel.toy 2" in output
+
+
+def test_a_baseline_accepts_known_reports_with_a_reason_and_fails_when_one_is_gone(
+    suite_runner: PreloadedPytest, tmp_path: Path
+) -> None:
+    file = tmp_path / "baseline.json"
+    chosen = (f"--sanitize-baseline={file}", "-k", "test_that_overruns and not fails")
+    assert suite_runner.run(*chosen).returncode == 1
+    entries = json.loads(file.read_text())
+    assert [(entry["kind"], entry["kernel"]) for entry in entries] == [
+        ("OutOfBounds", "copy_block")
+    ]
+    done = suite_runner.run(*chosen)
+    assert done.returncode == 4
+    assert "OutOfBounds of copy_block has no reason" in done.stderr
+    entries[0]["reason"] = "padding"
+    file.write_text(json.dumps(entries))
+    done = suite_runner.run(*chosen)
+    assert done.returncode == 0, done.stdout
+    assert "accepted: copy_block read 4 bytes past the end of x" in done.stdout
+    done = suite_runner.run(chosen[0], "-k", "test_that_passes")
+    assert done.returncode == 1
+    assert "gone, take it out of the baseline: OutOfBounds of copy_block" in done.stdout
 
 
 def test_checks_are_chosen_by_words(suite_runner: PreloadedPytest) -> None:
