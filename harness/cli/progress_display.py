@@ -84,7 +84,7 @@ class ProgressBars(ProgressDisplay):
     def __init__(self) -> None:
         super().__init__()
         self._has_ended = threading.Event()
-        self._logger = threading.Thread(target=self._log_tasks, daemon=True)
+        self._logger = threading.Thread(target=self._log_tasks, name="progress", daemon=True)
         self.bar = self.live_display = Progress(
             TextColumn("unfix: {task.description}"),
             BarColumn(),

@@ -81,7 +81,7 @@ class ImportRuns:
             return
         if self._recording:
             self._profiles[self._recording].disable()
-            threading.setprofile(None)  # type: ignore[arg-type]
+            threading.setprofile(None)
             self._recording = ""
         # Where somebody else measures this process, modules are read instead.
         if dependent and sys.getprofile() is None:

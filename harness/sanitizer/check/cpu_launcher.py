@@ -136,7 +136,8 @@ class CpuLauncher:
             options={key: value for key, value in options.items() if key not in names},
         )
         launch_limits.refuse_grid(launch)
-        launch_limits.refuse_host_memory(launch)
+        if self._memory.is_of_device:
+            launch_limits.refuse_host_memory(launch)
         launched = LaunchedKernel(kernel, args, options)
         with compiled_kernels.call_launch_hooks(launched, sides, launch.arguments):
             self._run_launch(launch, kernel, binder, bound)

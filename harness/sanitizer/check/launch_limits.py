@@ -23,7 +23,6 @@ from harness.sanitizer.device.cards import (
     describe_beyond_limits,
     get_card,
 )
-from harness.sanitizer.device.installation import is_installed
 from harness.sanitizer.triton.compiled_kernels import compile_for_card
 from harness.sanitizer.triton.line_tracing import find_caller
 from harness.sanitizer.violations.exceptions import LaunchRefused
@@ -78,9 +77,7 @@ def refuse_grid(launch: KernelLaunch) -> None:
 
 
 def refuse_host_memory(launch: KernelLaunch) -> None:
-    """Raise for a tensor of the CPU, on a machine with a (virtual) GPU."""
-    if not is_installed():
-        return
+    """Raise for a tensor of the CPU, in a session whose kernels are a GPU's."""
     for name, value in launch.arguments.items():
         base = getattr(value, "base", value)
         if not isinstance(base, torch.Tensor) or base.device.type != "cpu":

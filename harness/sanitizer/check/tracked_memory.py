@@ -142,6 +142,8 @@ class TrackedStorage:
 class MemoryTracker:
     """All storages that a session has seen."""
 
+    is_of_device = False  # where tensors of the CPU are none that a kernel reaches
+
     def __init__(self) -> None:
         self._storages: dict[int, TrackedStorage] = {}
         self._freed_storages: list[TrackedStorage] = []

@@ -68,6 +68,7 @@ class VirtualCheck(Check):
 class DeviceMemoryTracker(MemoryTracker):
     """The memory that a kernel of the device may reach: the device's own, and pinned memory."""
 
+    is_of_device = True
     _kept: Sequence[torch.UntypedStorage] = ()
 
     def iterate_living(self) -> Iterator[TrackedStorage]:

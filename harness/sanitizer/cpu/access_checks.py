@@ -1,14 +1,18 @@
-"""The checks of an access in LLVM: one function for each verb and element size, compiled once.
+"""A checked access in LLVM: one function for each verb and element size, compiled once.
 
-A kernel passes a block of addresses, its mask, and the region that its pointers may reach. Causes
-are checked before what follows from them: overflow, bounds, access rules, initialization, races.
-A violation is reported once for each site. The kernel returns 1 if that was the launch's last
-report; otherwise it goes on, and lanes whose address is wrong read 0 and write nothing. Example:
-`unfix_read4` reads a block of int32. All checks on a CPU are here and in `race_checks`.
+A kernel passes a block of addresses, its mask, and the region that its pointers may reach. Here is
+what `checks` asks of it, and the access itself. A violation is reported once for each site. The
+kernel returns 1 if that was the launch's last report; otherwise it goes on, and lanes that were
+reported for where they go read 0 and write nothing. Example: `unfix_read4` reads a block of int32.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from harness.sanitizer.checks import add_checks
+from harness.sanitizer.checks.bounds import measure_limit
+from harness.sanitizer.checks.words import Lane, Mark, Question, Region
 from harness.sanitizer.cpu.abi import (
     KINDS_PER_SITE,
     MAX_OVERFLOWS,
@@ -20,11 +24,16 @@ from harness.sanitizer.cpu.abi import (
     ReportField,
     ReportState,
 )
-from harness.sanitizer.cpu.race_checks import RaceCheckedAccess, build_is_ordered
+from harness.sanitizer.cpu.access_function import build_active_count
+from harness.sanitizer.cpu.race_entries import RaceEntries, build_is_ordered
 from harness.sanitizer.llvm.text import LlvmFunction
-from harness.sanitizer.violations.kinds import FORBIDDEN, ViolationKind
+from harness.sanitizer.violations.kinds import ViolationKind
 
-ACCESS_SIZES = (1, 2, 4, 8)
+VERBS, ACCESS_SIZES = ("read", "write", "update"), (1, 2, 4, 8)
+_RULES = {
+    Mark.READ_EXCLUDED: RegionField.READ_RULES,
+    Mark.WRITE_EXCLUDED: RegionField.WRITE_RULES,
+}
 _PARAMETER_TYPES = "ptr, i64, ptr, i64, ptr, ptr, ptr, ptr, ptr"
 
 
@@ -43,19 +52,20 @@ def declare_access_functions(text: str) -> str:
 
 
 def build_access_module() -> str:
-    parts = [
-        str(build())
-        for build in (_build_find_region, _build_record_overflow, _build_report, build_is_ordered)
-    ]
-    for verb in ("read", "write", "update"):
-        parts += [str(_CheckedAccess(verb, size).function) for size in ACCESS_SIZES]
-    return "\n".join(parts)
+    helpers = (
+        _build_find_region,
+        _build_record_overflow,
+        _build_report,
+        build_active_count,
+        build_is_ordered,
+    )
+    accesses = (_CheckedBlock(verb, size) for verb in VERBS for size in ACCESS_SIZES)
+    return "\n".join(map(str, (*(build() for build in helpers), *(one.code for one in accesses))))
 
 
 def list_access_functions() -> list[str]:
-    verbs = ("read", "write", "update")
     return [
-        *(f"unfix_{verb}{size}" for verb in verbs for size in ACCESS_SIZES),
+        *(f"unfix_{verb}{size}" for verb in VERBS for size in ACCESS_SIZES),
         "unfix_record_overflow",
         "unfix_report",
     ]
@@ -142,246 +152,146 @@ def emit_report_state(code: LlvmFunction, kind: str) -> str:
     return code.element_pointer(states, "i8", code.let(f"add i64 {first}, {kind}"))
 
 
-class _CheckedAccess(RaceCheckedAccess):
-    """Reads, stores or atomic updates of elements of one size."""
+class _CheckedBlock(RaceEntries):
+    """Reads, stores or atomic updates of a block of elements of one size."""
 
-    def __init__(self, access: str, size: int) -> None:
-        super().__init__(access, size)
-        code = self._code
-        self._check_overflow()
-        self._check_unknown_origin()
-        self._check_bounds()
-        if self.access != "write":
-            self._check_access_rules(RegionField.READ_RULES, FORBIDDEN["read"])
-        if self.access != "read":
-            self._check_access_rules(RegionField.WRITE_RULES, FORBIDDEN["write"])
-        self._check_initialized()
-        {
-            "read": self._check_read_races,
-            "write": self._check_write_races,
-            "update": self._check_atomic_races,
-        }[self.access]()
-        if self.access == "read":
+    def __init__(self, verb: str, size: int) -> None:
+        super().__init__(verb, size)
+        add_checks(self)
+        code = self.code
+        if verb == "read":
             with code.when(code.let("icmp ne ptr %values, null")):  # a check may be without a load
                 self._emit_load()
-        elif self.access == "write":
+        elif verb == "write":
             self._emit_store()
         else:
             with (
                 code.when(code.let("icmp ne ptr %values, null")),
-                self._each_active_lane() as (index, _),
+                self.each_active_lane() as lane,
             ):
-                code.store_element("i8", "1", "%values", index)
+                code.store_element("i8", "1", "%values", lane.place)
         code.emit("ret i32 0")
 
-    # The checks
+    # Where it goes
 
-    def _check_overflow(self) -> None:
-        code = self._code
-        with code.when(code.let("icmp ne ptr %states, null")):
-            overflowed = self._measure_states()
-            report_state = code.load(
-                "i8", emit_report_state(code, str(int(ViolationKind.OVERFLOW)))
-            )
-            is_on = code.let(f"icmp ne i8 {report_state}, {int(ReportState.OFF)}")
-            with code.when(self._code.join_conditions(is_on, overflowed)):
-                with self._each_active_lane() as (index, address):
-                    state = code.load_element("i32", "%states", index)
-                    overflowed = code.let(f"icmp slt i32 {state}, 0")
-                    number = code.let(f"and i32 {state}, {OVERFLOW_FLAG - 1}")
-                    self._count_violation(
-                        overflowed, address, code.let(f"zext i32 {number} to i64")
-                    )
-                with self._when_counted():
-                    first = code.load("i64", self._first_address)
-                    other = code.load("i64", self._first_other)
-                    self._emit_report(ViolationKind.OVERFLOW, first, "1", other)
-                    with self._each_active_lane() as (index, address):
-                        state = code.load_element("i32", "%states", index)
-                        good = code.let(f"icmp sge i32 {state}, 0")
-                        self._access_lane(index, "%region", good)
-                    self._finish_lanes()
+    def regions(self) -> list[Region[str]]:
+        self._access_unknown_memory()
+        code = self.code
+        start, end = map(self.load_region, (RegionField.START, RegionField.END))
+        size_plus_one = code.let(f"add i64 {code.subtract(end, start)}, 1")
+        return [Region(start, measure_limit(code, size_plus_one, str(self.size)))]
 
-    def _measure_states(self) -> str:
-        """Raise the site's extent to the largest state of an active lane; say if one overflowed."""
-        code = self._code
-        largest, overflowed = code.alloca("i64", "0"), code.alloca("i64", "0")
-
-        def fold(index: str, active: str) -> None:
-            state = code.load_element("i32", "%states", index)
-            extent = code.let(f"call i32 @llvm.smax.i32(i32 {state}, i32 0)")  # 0 if overflowed
-            wide = code.let(f"mul i64 {code.let(f'zext i32 {extent} to i64')}, {active}")
-            known = code.load("i64", largest)
-            code.store(
-                "i64", code.let(f"call i64 @llvm.umax.i64(i64 {known}, i64 {wide})"), largest
-            )
-            sign = code.let(f"zext i32 {code.let(f'lshr i32 {state}, 31')} to i64")
-            hit = code.let(f"and i64 {sign}, {active}")
-            code.store("i64", code.let(f"or i64 {code.load('i64', overflowed)}, {hit}"), overflowed)
-
-        self._fold_lanes(fold)
-        extents = code.load_context(LaunchField.EXTENTS)
-        with code.when(code.is_nonzero(extents)):
-            entry = code.element_pointer(code.to_pointer(extents), "i64", "%site")
-            pair = f"i64 {code.load('i64', entry)}, i64 {code.load('i64', largest)}"
-            code.store("i64", code.let(f"call i64 @llvm.umax.i64({pair})"), entry)
-        return code.let(f"icmp ne i64 {code.load('i64', overflowed)}, 0")
-
-    def _check_unknown_origin(self) -> None:
+    def _access_unknown_memory(self) -> None:
         """Find each lane's region, for pointers loaded from memory or of several tensors."""
-        code = self._code
+        code = self.code
         with code.when(code.let("icmp eq ptr %region, null"), exits=True):
-            with self._each_active_lane() as (index, address):
-                region = code.let(f"call ptr @find(ptr %context, i64 {address})")
-                with code.when(code.let(f"icmp eq ptr {region}, null")):
-                    self._emit_report(ViolationKind.OUT_OF_BOUNDS, address, "1", "0")
-                    code.increment(self._violating_lanes, "1")
-                self._access_lane(index, region, code.let(f"icmp ne ptr {region}, null"))
-            self._finish_lanes()
-            if self.access == "write":
-                many = code.load("i64", self._violating_lanes)
-                with code.when(code.let(f"icmp eq i64 {many}, 0")):
+            unknown = code.alloca("i64", "0")
+            with self.each_active_lane() as lane:
+                region = code.let(f"call ptr @find(ptr %context, i64 {lane.address})")
+                is_unknown = code.let(f"icmp eq ptr {region}, null")
+                with code.when(is_unknown):
+                    self.emit_report(ViolationKind.OUT_OF_BOUNDS, lane.address, "1", "0", "0")
+                    code.increment(unknown, "1")
+                self.access_lane(lane, region, code.negate(is_unknown))
+            self.finish_lanes()
+            if self.verb == "write":
+                with code.when(code.is_equal(code.load("i64", unknown), 0)):
                     self._check_lane_races()
             code.emit("ret i32 0")
 
-    def _access_lane(self, index: str, region: str, good: str) -> None:
-        """Access one lane by itself; one whose address is not good reads 0 and writes nothing."""
-        code = self._code
-        kind = "i8" if self.access == "update" else self.llvm_type
-        value = code.element_pointer("%values", kind, index)
-        if self.access != "write":
-            value = code.let(
-                f"select i1 {code.let('icmp eq ptr %values, null')}, ptr null, ptr {value}"
-            )
-        with code.when(good):
-            place = code.element_pointer("%addresses", "i64", index)
-            ends = code.let(
-                f"call i32 @{self.name}(ptr %context, i64 %site, ptr {region}, i64 1,"
-                f" ptr {place}, ptr null, ptr null, ptr {value}, ptr null)"
-            )
-            with code.when(code.let(f"icmp ne i32 {ends}, 0"), exits=True):
-                code.emit("ret i32 1")
-        if self.access != "write":
-            wanted = code.let(f"icmp ne ptr {value}, null")
-            with code.when(self._code.join_conditions(wanted, code.let(f"xor i1 {good}, true"))):
-                code.store(kind, "0", value)
+    # Marks
 
-    def _finish_lanes(self) -> None:
-        code = self._code
-        if self.access == "read":
-            with code.when(code.let("icmp ne ptr %values, null")):
-                self._fill_masked_lanes()
+    def marks(self, mark: Mark) -> Iterator[Question[str]]:
+        if mark is Mark.OVERFLOWED:
+            yield from self._find_overflows()
+        elif mark is Mark.UNINITIALIZED:
+            shadow = self.load_region(RegionField.UNINITIALIZED)
+            with self.code.when(self.code.is_nonzero(shadow)):
+                self._shadow = self.code.to_pointer(shadow)
+                yield self._is_empty
+        elif mark in _RULES:
+            yield from self._find_rules(_RULES[mark])
 
-    def _check_bounds(self) -> None:
-        code = self._code
-        start, end = (
-            code.load_field("%region", place) for place in (RegionField.START, RegionField.END)
-        )
-        last_offset = code.let(f"sub i64 {code.let(f'sub i64 {end}, {start}')}, {self.size}")
-        is_empty = code.let(f"icmp slt i64 {last_offset}, 0")
+    def _find_overflows(self) -> Iterator[Question[str]]:
+        code = self.code
+        with code.when(code.let("icmp ne ptr %states, null")):
+            self._measure_extent()
+            state = code.load("i8", emit_report_state(code, str(int(ViolationKind.OVERFLOW))))
+            with code.when(code.let(f"icmp ne i8 {state}, {int(ReportState.OFF)}")):
+                yield lambda lane: code.let(
+                    f"icmp slt i32 {code.load_element('i32', '%states', lane.place)}, 0"
+                )
 
-        def emit_is_outside(address: str) -> str:
-            offset = code.let(f"sub i64 {address}, {start}")
-            beyond = code.let(f"icmp ugt i64 {offset}, {last_offset}")
-            return code.let(f"or i1 {beyond}, {is_empty}")
+    def _measure_extent(self) -> None:
+        """Raise the site's extent to the largest state of an active lane, where it is asked for."""
+        code = self.code
+        extents = code.load_context(LaunchField.EXTENTS)
+        with code.when(code.is_nonzero(extents)):
+            largest = code.alloca("i64", "0")
 
-        outside = code.alloca("i64", "0")
+            def fold(index: str, active: str) -> None:
+                state = code.load_element("i32", "%states", index)
+                extent = code.let(f"call i32 @llvm.smax.i32(i32 {state}, i32 0)")  # overflows: 0
+                wide = code.let(f"mul i64 {code.let(f'zext i32 {extent} to i64')}, {active}")
+                pair = f"i64 {code.load('i64', largest)}, i64 {wide}"
+                code.store("i64", code.let(f"call i64 @llvm.umax.i64({pair})"), largest)
 
-        def fold(index: str, active: str) -> None:
-            address = code.load_element("i64", "%addresses", index)
-            hit = code.let(f"zext i1 {emit_is_outside(address)} to i64")
-            hit = code.let(f"and i64 {hit}, {active}")
-            code.store("i64", code.let(f"or i64 {code.load('i64', outside)}, {hit}"), outside)
-            code.increment(self._active_lanes, active)
+            self.fold_lanes(fold)
+            entry = code.element_pointer(code.to_pointer(extents), "i64", "%site")
+            pair = f"i64 {code.load('i64', entry)}, i64 {code.load('i64', largest)}"
+            code.store("i64", code.let(f"call i64 @llvm.umax.i64({pair})"), entry)
 
-        self._fold_lanes(fold)
-        with (
-            code.when(code.let(f"icmp ne i64 {code.load('i64', outside)}, 0")),
-            self._each_active_lane() as (_, address),
-        ):
-            self._count_violation(emit_is_outside(address), address)
-        with self._when_counted():
-            self._return_if_violated(ViolationKind.OUT_OF_BOUNDS)
-            with self._each_active_lane() as (index, address):
-                good = code.let(f"xor i1 {emit_is_outside(address)}, true")
-                self._access_lane(index, "%region", good)
-            self._finish_lanes()
-
-    def _check_access_rules(self, rules_field: RegionField, violation: ViolationKind) -> None:
-        code = self._code
-        table = code.load_field("%region", rules_field)
+    def _find_rules(self, field: RegionField) -> Iterator[Question[str]]:
+        """Look both ends of an access up in the program's mask of allowed bytes."""
+        code, table = self.code, self.load_region(field)
         with code.when(code.is_nonzero(table)):
-            masks = code.to_pointer(table)
-            mask = code.load_field(masks, code.load_context(LaunchField.PROGRAM_ORDINAL))
-            allowed = code.to_pointer(mask)
-            last = code.let(f"sub i64 {code.load_field('%region', RegionField.STORAGE_SIZE)}, 1")
-            with (
-                code.when(code.is_nonzero(mask)),
-                self._each_active_lane() as (_, address),
-            ):
-                offset = self._emit_storage_offset(address)
-                end = code.let(f"add i64 {offset}, {self.size - 1}")
-                end = code.let(f"call i64 @llvm.umin.i64(i64 {end}, i64 {last})")
-                at_start = code.load_element("i8", allowed, offset)
-                at_end = code.load_element("i8", allowed, end)
-                both = code.let(f"and i8 {at_start}, {at_end}")
-                self._count_violation(code.let(f"icmp eq i8 {both}, 0"), address)
-            self._return_if_violated(violation)
+            ordinal = code.load_context(LaunchField.PROGRAM_ORDINAL)
+            mask = code.load_field(code.to_pointer(table), ordinal)
+            last = code.subtract(self.load_region(RegionField.STORAGE_SIZE), 1)
 
-    def _check_initialized(self) -> None:
-        code = self._code
-        shadow = code.load_field("%region", RegionField.UNINITIALIZED)
-        with code.when(code.is_nonzero(shadow)):
-            shadow_bytes = code.to_pointer(shadow)
-            if self.access != "write":
-                with self._each_active_lane() as (_, address):
-                    is_uninitialized = code.load_element(
-                        "i8", shadow_bytes, self._emit_storage_offset(address)
-                    )
-                    self._count_violation(code.let(f"icmp ne i8 {is_uninitialized}, 0"), address)
-                self._return_if_violated(ViolationKind.UNINITIALIZED_READ)
-            if self.access != "read":
-                with self._each_active_lane() as (_, address):
-                    place = code.element_pointer(
-                        shadow_bytes, "i8", self._emit_storage_offset(address)
-                    )
-                    code.emit(f"store {self.llvm_type} 0, ptr {place}, align 1")
+            def is_excluded(lane: Lane[str]) -> str:
+                first = self.measure_storage_offset(lane.address)
+                end = code.let(f"add i64 {first}, {self.size - 1}")
+                end = code.let(f"call i64 @llvm.umin.i64(i64 {end}, i64 {last})")
+                allowed = code.to_pointer(mask)
+                ends = [code.load_element("i8", allowed, place) for place in (first, end)]
+                return code.let(f"icmp eq i8 {code.let(f'and i8 {ends[0]}, {ends[1]}')}, 0")
+
+            with code.when(code.is_nonzero(mask)):
+                yield is_excluded
+
+    def _is_empty(self, lane: Lane[str]) -> str:
+        offset = self.measure_storage_offset(lane.address)
+        return self.code.let(f"icmp ne i8 {self.code.load_element('i8', self._shadow, offset)}, 0")
+
+    def clear_mark(self, mark: Mark) -> None:
+        code = self.code
+        with self.each_active_lane() as lane:
+            offset = self.measure_storage_offset(lane.address)
+            place = code.element_pointer(self._shadow, "i8", offset)
+            code.emit(f"store {self.llvm_type} 0, ptr {place}, align 1")
 
     # The access itself
 
     def _emit_load(self) -> None:
-        code = self._code
-        with self._each_active_lane() as (index, address):
-            value = code.load(self.llvm_type, code.to_pointer(address) + ", align 1")
-            code.store_element(self.llvm_type, value, "%values", index)
-        self._fill_masked_lanes()
-
-    def _fill_masked_lanes(self) -> None:
-        code = self._code
-        with code.when(code.let("icmp ne ptr %mask, null")), code.loop("%lanes") as index:
-            bit = code.load_element("i8", "%mask", index)
-            with code.when(code.let(f"icmp eq i8 {bit}, 0")):
-                filler = code.alloca(self.llvm_type)
-                code.store(self.llvm_type, "0", filler)
-                with code.when(code.let("icmp ne ptr %other, null")):
-                    filler_value = code.load_element(self.llvm_type, "%other", index)
-                    code.store(self.llvm_type, filler_value, filler)
-                place = code.element_pointer("%values", self.llvm_type, index)
-                code.store(self.llvm_type, code.load(self.llvm_type, filler), place)
+        code = self.code
+        with self.each_active_lane() as lane:
+            value = code.load(self.llvm_type, code.to_pointer(lane.address) + ", align 1")
+            code.store_element(self.llvm_type, value, "%values", lane.place)
+        self.fill_masked_lanes()
 
     def _emit_store(self) -> None:
-        code = self._code
-        with self._each_active_lane() as (index, address):
-            value = code.load_element(self.llvm_type, "%values", index)
-            code.emit(f"store {self.llvm_type} {value}, ptr {code.to_pointer(address)}, align 1")
+        code = self.code
+        with self.each_active_lane() as lane:
+            value = code.load_element(self.llvm_type, "%values", lane.place)
+            pointer = code.to_pointer(lane.address)
+            code.emit(f"store {self.llvm_type} {value}, ptr {pointer}, align 1")
         self._check_lane_races()
 
     def _check_lane_races(self) -> None:
         """Report two lanes of one store with one address, whose writes have no defined order."""
-        code = self._code
+        code = self.code
         only = code.load_context(LaunchField.WATCHED_SITES)
         several = code.let("icmp ugt i64 %lanes, 1")
-        with code.when(self._code.join_conditions(several, code.let(f"icmp eq i64 {only}, 0"))):
-            with self._each_active_lane() as (index, address):
-                self._count_violation(self._emit_changes_value(index, address), address)
-            self._return_if_violated(ViolationKind.LANE_RACE)
+        with code.when(code.both(several, code.is_equal(only, 0))):
+            self.report(ViolationKind.LANE_RACE, self.changes_value)

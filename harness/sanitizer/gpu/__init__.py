@@ -1,10 +1,9 @@
 """Checks inside the kernels that a GPU runs: a graph with checks written in, and their reports.
 
-Writing them in: `instrumentation` turns a graph into one with checks. `access_checks` puts bounds,
-overflow and access rules in front of each access (`access_rows`, `access_rules`), `race_checks`
-and `uninitialized_reads` add theirs; `overflow_tracking` and `pointer_bounds` follow
-integers and pointers, `control_flow` carries both through loops and branches; `report_emission`
-and `report_assembly` write the reports.
+Writing them in: `instrumentation` turns a graph into one with checks. `access_checks` has the words
+that checks call (`access_rows`, `access_rules`, `race_entries`, `uninitialized_reads`);
+`overflow_tracking` and `pointer_bounds` follow integers and pointers, `control_flow` carries both
+through loops and branches; `report_emission` and `report_assembly` write the reports.
 
 Launching: `checked_launches` launches what `compiler_hooks` has Triton compile, `inductor` turns
 TorchInductor's launches into Triton's. `process_reports` finds the launch of each report that lies

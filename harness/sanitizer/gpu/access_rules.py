@@ -20,14 +20,14 @@ from harness.sanitizer.gpu.graph_builder import SLE, SLT, GraphBuilder
 from harness.sanitizer.gpu.pointer_bounds import PointerBoundsTracker
 from harness.sanitizer.gpu.program_grid import ProgramGrid
 from harness.sanitizer.ir.graph import IRBlock, IROperation, IRRegion, IRValue, ValueType
-from harness.sanitizer.violations.kinds import FORBIDDEN, to_word_bit
+from harness.sanitizer.violations.kinds import FORBIDDEN
 
 MAX_INTERVALS = 1 << 14  # intervals of a list
 _INT64 = ValueType("i64")
 _MAX_ADDRESS = 1 << 62
 
 
-class AccessRuleChecks:
+class AccessRuleTable:
     def __init__(
         self,
         code: GraphBuilder,
@@ -39,23 +39,11 @@ class AccessRuleChecks:
         self._bounds_tracker, self._grid = bounds_tracker, grid
         self._interval_lists: dict[tuple[int, str], tuple[IRValue, IRValue]] = {}
 
-    def emit_violation_word(
-        self, verb: str, pointer_number: int, address: IRValue, size: int
-    ) -> IRValue:
-        """Emit a report's word: the kinds of access rules of this pointer that an access breaks."""
-        code, word = self._code, None
-        for ruled, kind in FORBIDDEN.items():
-            if verb in (ruled, "update"):
-                outside = self._emit_outside(pointer_number, ruled, address, size)
-                own = code.number_where(outside, to_word_bit(kind))
-                word = own if word is None else code.binary("ori", word, own)
-        assert word is not None
-        return word
-
-    def _emit_outside(self, pointer_number: int, kind: str, address: IRValue, size: int) -> IRValue:
+    def is_excluded(self, pointer_number: int, verb: str, address: IRValue, size: int) -> IRValue:
+        """Emit whether the rules of a pointer exclude an access for this verb."""
         code, shape = self._code, address.type.shape
         first, last = (
-            code.splat(end, shape) for end in self._load_interval_list(pointer_number, kind)
+            code.splat(end, shape) for end in self._load_interval_list(pointer_number, verb)
         )
         place = self._emit_interval_search(first, last, address)
         start = self._load(place)
@@ -84,18 +72,18 @@ class AccessRuleChecks:
         code.operations.append(IROperation("scf.for", operands, found, {}, code.source, (region,)))
         return found[0]
 
-    def _load_interval_list(self, pointer_number: int, kind: str) -> tuple[IRValue, IRValue]:
+    def _load_interval_list(self, pointer_number: int, verb: str) -> tuple[IRValue, IRValue]:
         """Load the addresses of this program's first and last interval."""
         code = self._code
-        if (pointer_number, kind) not in self._interval_lists:
+        if (pointer_number, verb) not in self._interval_lists:
             with code.insert_into(self._bounds_tracker.entry_operations):
-                at = code.constant(16 * pointer_number + 8 * list(FORBIDDEN).index(kind), _INT64)
+                at = code.constant(16 * pointer_number + 8 * list(FORBIDDEN).index(verb), _INT64)
                 lists = self._load(code.binary("addi", self._table, at))
                 far = code.binary("muli", self._load(lists), self._grid.program_number)
                 row = code.binary("addi", code.binary("addi", lists, far), self._int64_constant(8))
                 last = self._load(code.binary("addi", row, self._int64_constant(8)))
-                self._interval_lists[pointer_number, kind] = self._load(row), last
-        return self._interval_lists[pointer_number, kind]
+                self._interval_lists[pointer_number, verb] = self._load(row), last
+        return self._interval_lists[pointer_number, verb]
 
     def _int64_constant(self, count: int) -> IRValue:
         return self._code.constant(count, _INT64)

@@ -62,11 +62,10 @@ class GraphBuilder:
         return self.emit("arith.constant", (), kind, value=text)
 
     def splat(self, value: IRValue, shape: tuple[int, ...]) -> IRValue:
-        return (
-            self.emit("tt.splat", (value,), ValueType(value.type.element, shape))
-            if shape
-            else value
-        )
+        """Return a value in all lanes; one that has the shape stays."""
+        if value.type.shape == shape:
+            return value
+        return self.emit("tt.splat", (value,), ValueType(value.type.element, shape))
 
     def binary(self, name: str, left: IRValue, right: IRValue, **attributes: str) -> IRValue:
         if name in ("addi", "subi", "muli", "shli"):
@@ -102,12 +101,24 @@ class GraphBuilder:
     def is_nonzero(self, value: IRValue) -> IRValue:
         return self.compare(NE, value, self.constant(0, value.type))
 
+    def subtract(self, left: IRValue, right: IRValue) -> IRValue:
+        return self.binary("subi", left, right)
+
+    def clamp_to_zero(self, number: IRValue) -> IRValue:
+        return self.binary("maxsi", number, self.constant(0, number.type))
+
+    def is_at_least(self, left: IRValue, right: IRValue) -> IRValue:
+        return self.compare(UGE, left, right)
+
+    def both(self, first: IRValue, second: IRValue) -> IRValue:
+        return self.binary("andi", first, second)
+
     def negate(self, condition: IRValue, **attributes: str) -> IRValue:
         return self.binary("xori", condition, self.constant(1, condition.type), **attributes)
 
     def apply_mask(self, condition: IRValue, mask: IRValue | None) -> IRValue:
         """Return the condition in the lanes that the mask enables; None enables all."""
-        return condition if mask is None else self.binary("andi", condition, mask)
+        return condition if mask is None else self.both(condition, mask)
 
     def number_where(self, condition: IRValue, number: int, element: str = "i32") -> IRValue:
         """Return the number where the condition holds, and 0 elsewhere."""

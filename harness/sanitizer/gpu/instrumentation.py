@@ -23,16 +23,15 @@ from harness.sanitizer.gpu import (
 )
 from harness.sanitizer.gpu.access_checks import AccessChecks
 from harness.sanitizer.gpu.access_rows import AccessRows
-from harness.sanitizer.gpu.access_rules import AccessRuleChecks
+from harness.sanitizer.gpu.access_rules import AccessRuleTable
 from harness.sanitizer.gpu.axis_contiguity import AxisContiguity
 from harness.sanitizer.gpu.control_flow import ControlFlowRewriter
 from harness.sanitizer.gpu.graph_builder import GraphBuilder
 from harness.sanitizer.gpu.overflow_tracking import OverflowTracker
 from harness.sanitizer.gpu.pointer_bounds import PointerBoundsTracker
 from harness.sanitizer.gpu.program_grid import ProgramGrid, rewrite_program_ids
-from harness.sanitizer.gpu.race_checks import RaceChecks
+from harness.sanitizer.gpu.race_entries import RaceTables
 from harness.sanitizer.gpu.report_emission import ReportEmitter
-from harness.sanitizer.gpu.uninitialized_reads import UninitializedReadChecks
 from harness.sanitizer.ir import flow
 from harness.sanitizer.ir.graph import IRBlock, IROperation, IRRegion, IRValue, KernelGraph
 from harness.sanitizer.ir.intervals import ValueRanges
@@ -43,6 +42,7 @@ from harness.sanitizer.ir.operations import (
     OVERFLOW_SYMBOLS,
 )
 from harness.sanitizer.violations.kinds import ViolationKind, to_word_bit
+from harness.sanitizer.violations.targets import Target, list_kinds
 
 _UNSUPPORTED_PREFIXES = (
     "tt.descriptor_",
@@ -98,10 +98,17 @@ class _GraphInstrumenter:
             graph, code, _map_extents(graph, request), heads["report"]
         )
         grid = ProgramGrid(code, self._bounds_tracker.entry_operations)
-        rule_checks = None
+        rules = None
         if RULES_CHECK in checks:
             self._refuse_rules_of_unknown_pointers()
-            rule_checks = AccessRuleChecks(code, heads["rules"], self._bounds_tracker, grid)
+            rules = AccessRuleTable(code, heads["rules"], self._bounds_tracker, grid)
+        races = None
+        is_synchronized = "races" in checks and flow.has_program_synchronization(graph)
+        if "races" in checks and not is_synchronized:
+            shadow_values = heads["launch_number_address"], heads["shadow"]
+            races = RaceTables(
+                graph, shadow_values, request.overlapping_pointers, grid, code, self._bounds_tracker
+            )
         self._access_checks = AccessChecks(
             code,
             self._emitter,
@@ -109,25 +116,16 @@ class _GraphInstrumenter:
             contiguity,
             self._overflows,
             self._bounds_tracker,
-            rule_checks,
-            check_bounds="bounds" in checks,
+            rules,
+            races,
+            list_kinds(Target.TRITON_GPU, checks),
             # A site has few records: with out-of-bounds reports, an overflow may find none left.
             report_bounds=LINE_CHECK not in checks,
         )
-        shared = code, self._emitter, self._bounds_tracker
-        self._uninitialized_checks = (
-            UninitializedReadChecks(*shared) if "uninitialized" in checks else None
-        )
-        self._race_checks: RaceChecks | None = None
-        if "races" in checks and flow.has_program_synchronization(graph):
+        if is_synchronized:
             reason = "races, as its programs may tell each other something"
             self._access_checks.unchecked_accesses[reason] = sum(
                 each.name in ACCESS_OPERATIONS for each in graph.walk()
-            )
-        elif "races" in checks:
-            shadow_values = heads["launch_number_address"], heads["shadow"]
-            self._race_checks = RaceChecks(
-                graph, shadow_values, request.overlapping_pointers, grid, *shared
             )
         self._control_flow = ControlFlowRewriter(
             code,
@@ -177,7 +175,7 @@ class _GraphInstrumenter:
             for operation in block.operations:
                 code.source = operation.source
                 if operation.name in ACCESS_OPERATIONS:
-                    self._rewrite_access(operation)
+                    self._access_checks.emit_access(operation)
                     self._bounds_tracker.track_operation(operation)
                 elif operation.name in CONTROL_FLOW_OPERATIONS:
                     self._control_flow.rewrite(operation)
@@ -188,14 +186,6 @@ class _GraphInstrumenter:
                     self._overflows.track_operation(operation)
                     self._bounds_tracker.track_operation(operation)
         return IRBlock(block.label, block.arguments, tuple(operations))
-
-    def _rewrite_access(self, operation: IROperation) -> None:
-        checked = self._access_checks.add_checks(operation)
-        if self._race_checks is not None:
-            self._race_checks.add_check(checked)
-        self._code.operations.append(checked)
-        if self._uninitialized_checks is not None:
-            self._uninitialized_checks.add_check(checked)
 
     def _rewrite_assertion(self, operation: IROperation) -> None:
         """Report the kernel's own assertion, where a failure would lose the device."""

@@ -7,17 +7,18 @@
   storage may point anywhere. The table may be out of date, so the reader of a report repeats the
   search, and such an access is reported but not masked off.
 
-Sizes are kept plus one, so that one unsigned comparison finds an access out of bounds. Example: a
-float32 tensor of 6 elements at 4096 has the bounds (4096, 25); an access of 4 bytes is outside if
-its address - 4096 is at least 25 - 4 = 21, so it may start at 4096 up to 4116.
+Sizes are kept plus one, as `checks.bounds` wants them. Example: a float32 tensor of 6 elements at
+4096 has the bounds (4096, 25).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.sanitizer.checks.bounds import measure_limit
+from harness.sanitizer.checks.words import Region
 from harness.sanitizer.gpu.accesses import get_verb
-from harness.sanitizer.gpu.graph_builder import SLE, UGE, ULT, GraphBuilder
+from harness.sanitizer.gpu.graph_builder import SLE, ULT, GraphBuilder
 from harness.sanitizer.gpu.report_assembly import KernelTable
 from harness.sanitizer.gpu.storage_registry import MAX_STORAGES
 from harness.sanitizer.ir import flow
@@ -84,29 +85,33 @@ class PointerBoundsTracker:
         elif self._has_unknown_origin(pointer):
             self._bounds[pointer] = bounds
 
-    def emit_outside(
-        self, bounds: PointerBounds, address: IRValue, size: int, count: int | IRValue
-    ) -> IRValue:
-        """Emit whether any of `count` elements from the address on is out of bounds."""
-        code, shape = self._code, address.type.shape
-        distance = code.binary("subi", address, self._splat_to(bounds.start, shape))
+    def make_region(
+        self, bounds: PointerBounds, size: int, count: int | IRValue, shape: tuple[int, ...]
+    ) -> Region[IRValue]:
+        """Return the memory of `count` elements from an address on, for addresses of a shape.
+
+        A limit that is known at the kernel's entry is computed there.
+        """
+        code, whole = self._code, bounds.size_plus_one
         if isinstance(count, int) and bounds.known_at_entry and not bounds.shape:
-            return code.compare(
-                UGE,
-                distance,
-                code.splat(self._get_limit(bounds.size_plus_one, count * size), shape),
-            )
-        whole = self._splat_to(bounds.size_plus_one, shape)
-        if isinstance(count, int):
-            less = code.constant(count * size, whole.type)
+            key = whole, count * size
+            if key not in self._limits:
+                with code.insert_into(self.entry_operations):
+                    less = code.constant(count * size, _INT64)
+                    self._limits[key] = measure_limit(code, whole, less)
+            limit = code.splat(self._limits[key], shape)
         else:
-            less = code.binary("muli", count, code.constant(size, count.type))
-        return code.compare(UGE, distance, self._clamp_to_zero(code.binary("subi", whole, less)))
+            whole = code.splat(whole, shape)
+            less = code.constant(count * size if isinstance(count, int) else size, whole.type)
+            if not isinstance(count, int):
+                less = code.binary("muli", count, less)
+            limit = measure_limit(code, whole, less)
+        return Region(code.splat(bounds.start, shape), limit)
 
     def to_report_operands(
         self, bounds: PointerBounds, shape: tuple[int, ...]
     ) -> tuple[IRValue, IRValue]:
-        return self._splat_to(bounds.start, shape), self._splat_to(bounds.size_plus_one, shape)
+        return self._code.splat(bounds.start, shape), self._code.splat(bounds.size_plus_one, shape)
 
     def track_operation(self, operation: IROperation) -> None:
         """Emit the bounds of an operation's result, behind it."""
@@ -144,7 +149,7 @@ class PointerBoundsTracker:
         if condition.type.shape != shape:
             condition = code.splat(condition, shape)
         start, size = (
-            code.select(condition, self._splat_to(first, shape), self._splat_to(second, shape))
+            code.select(condition, self._code.splat(first, shape), self._code.splat(second, shape))
             for first, second in (
                 (true.start, false.start),
                 (true.size_plus_one, false.size_plus_one),
@@ -169,21 +174,6 @@ class PointerBoundsTracker:
                 start, size, from_argument=True, known_at_entry=True
             )
         return self._argument_bounds[parameter_index]
-
-    def _get_limit(self, size: IRValue, access_bytes: int) -> IRValue:
-        """Return the first distance from the start at which so many bytes no longer fit."""
-        if (size, access_bytes) not in self._limits:
-            code = self._code
-            with code.insert_into(self.entry_operations):
-                limit = code.binary("subi", size, code.constant(access_bytes, _INT64))
-                self._limits[size, access_bytes] = self._clamp_to_zero(limit)
-        return self._limits[size, access_bytes]
-
-    def _clamp_to_zero(self, number: IRValue) -> IRValue:
-        return self._code.binary("maxsi", number, self._code.constant(0, number.type))
-
-    def _splat_to(self, value: IRValue, shape: tuple[int, ...]) -> IRValue:
-        return value if value.type.shape == shape else self._code.splat(value, shape)
 
     # Known storages
 

@@ -122,14 +122,26 @@ class LlvmFunction:
     def increment(self, slot: str, amount: str) -> None:
         self.store("i64", self.let(f"add i64 {self.load('i64', slot)}, {amount}"), slot)
 
-    # Conditions, and memory as bytes
+    # Addresses, conditions, and memory as bytes
 
-    def join_conditions(self, *conditions: str) -> str:
+    def subtract(self, left: str, right: str | int) -> str:
+        return self.let(f"sub i64 {left}, {right}")
+
+    def clamp_to_zero(self, number: str) -> str:
+        return self.let(f"call i64 @llvm.smax.i64(i64 {number}, i64 0)")
+
+    def both(self, first: str, *others: str) -> str:
         """Return whether all conditions hold."""
-        first, *rest = conditions
-        for other in rest:
+        for other in others:
             first = self.let(f"and i1 {first}, {other}")
         return first
+
+    def negate(self, condition: str) -> str:
+        return self.let(f"xor i1 {condition}, true")
+
+    def is_at_least(self, left: str, right: str) -> str:
+        """Compare without signs."""
+        return self.let(f"icmp uge i64 {left}, {right}")
 
     def is_equal(self, left: str, right: str | int) -> str:
         return self.let(f"icmp eq i64 {left}, {right}")

@@ -1,14 +1,19 @@
-"""The checks of an access in LLVM, for `read`, `write` and `update`; compiled once.
+"""A checked access of a thread in LLVM: one function for each verb, compiled once.
 
-Causes are checked before what follows from them: overflow, bounds, alignment, access rules,
-initialization, races. The first violation fills the report, and the access does not happen.
+Here is what `checks` asks of it. The first violation fills the report and ends the launch, so the
+access does not happen.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from harness.sanitizer.checks import add_checks
+from harness.sanitizer.checks.bounds import measure_limit
+from harness.sanitizer.checks.words import Lane, Mark, Question, Region
 from harness.sanitizer.ptx.abi import (
     MAX_OVERFLOWS,
-    OVERFLOW_FLAG,
     REGION_ROW,
     ContextField,
     FrameField,
@@ -18,8 +23,8 @@ from harness.sanitizer.ptx.abi import (
 )
 from harness.sanitizer.ptx.copy_checks import GRANULE_BITS, CopyEntry
 from harness.sanitizer.ptx.llvm_code import PtxFunction
-from harness.sanitizer.ptx.race_checks import RaceCheckedPtxAccess
-from harness.sanitizer.violations.kinds import FORBIDDEN, ViolationKind
+from harness.sanitizer.ptx.race_entries import RaceEntries
+from harness.sanitizer.violations.kinds import ViolationKind
 
 # `peek` and `poke` are reads and writes that may synchronize: volatile, relaxed, acquire, release.
 VERBS = ("read", "write", "update", "peek", "poke")
@@ -33,11 +38,15 @@ ACCESS_FUNCTIONS = (
     "ptx_store_uninitialized",
 )
 _SMALLEST_ADDRESS = 1 << 16
+_RULES = {
+    Mark.READ_EXCLUDED: PtxRegionField.READ_RULES,
+    Mark.WRITE_EXCLUDED: PtxRegionField.WRITE_RULES,
+}
 
 
 def build_access_checks() -> str:
     parts = [_build_find(), _build_lookup(), _build_classify(), _build_record()]
-    parts += [_AccessCheck(verb).function for verb in VERBS]
+    parts += [_CheckedThreadAccess(verb).code for verb in VERBS]
     return "\n".join(map(str, parts)) + "\ndeclare i32 @memcmp(ptr, ptr, i64)\n"
 
 
@@ -51,7 +60,7 @@ def _build_find() -> PtxFunction:
         region = code.element_pointer(table, REGION_ROW, index)
         start = code.load_field(region, PtxRegionField.START)
         end = code.load_field(region, PtxRegionField.END)
-        is_inside = code.join_conditions(
+        is_inside = code.both(
             code.let(f"icmp uge i64 %address, {start}"), code.let(f"icmp ult i64 %address, {end}")
         )
         with code.when(is_inside, exits=True):
@@ -86,7 +95,7 @@ def _build_classify() -> PtxFunction:
             table = code.to_pointer(code.get_context(ContextField.PARAMETER_REGIONS))
             region = code.load_field(table, code.let(f"lshr i64 {offset}, 3"))
             code.emit(f"ret i32 {code.let(f'trunc i64 {region} to i32')}")
-    may_be_pointer = code.join_conditions(
+    may_be_pointer = code.both(
         code.let(f"icmp ugt i64 %value, {1 << 40}"), code.let(f"icmp ult i64 %value, {1 << 47}")
     )
     with code.when(may_be_pointer, exits=True):
@@ -111,137 +120,130 @@ def _build_record() -> PtxFunction:
     return code
 
 
-class _AccessCheck(RaceCheckedPtxAccess):
+class _CheckedThreadAccess(RaceEntries):
     """The function for one verb: it returns 0, or 1 with the report filled."""
 
-    def __init__(self, verb: str) -> None:
-        super().__init__(verb)
-        code = self._code
-        self._check_overflow()
-        self._number, self._region = code.load_region()
-        self._check_local_memory()
-        self._check_bounds()
-        self._check_alignment()
-        self._offset = code.let(f"sub i64 {self._address}, {self._field(PtxRegionField.START)}")
-        if self.verb not in ("write", "poke"):
-            self._check_rules(PtxRegionField.READ_RULES, FORBIDDEN["read"])
-        if self.verb not in ("read", "peek"):
-            self._check_rules(PtxRegionField.WRITE_RULES, FORBIDDEN["write"])
-        self._check_initialized()
-        self._check_copies()
-        if self.verb != "peek":
-            self._check_races()
-        code.emit("ret i32 0")
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        add_checks(self)
+        self.code.emit("ret i32 0")
 
-    def _check_overflow(self) -> None:
-        """Report an address with an overflow; of others raise the site's extent."""
-        code = self._code
-        with code.when(code.let("icmp slt i32 %state, 0"), exits=True):
-            number = code.let(f"zext i32 {code.let(f'and i32 %state, {OVERFLOW_FLAG - 1}')} to i64")
-            self._report(ViolationKind.OVERFLOW, code.let("zext i32 %region to i64"), number)
+    # Where it goes
+
+    def regions(self) -> list[Region[str]]:
+        code = self.code
+        self.number, self.region = code.load_region()
+        self._access_local_memory()
+        is_local = code.is_equal(self.load_region(PtxRegionField.SPACE), RegionSpace.LOCAL)
+        local = code.get_frame(FrameField.LOCAL)
+        base = code.let(f"select i1 {is_local}, i64 {local}, i64 0")
+        start, end = map(self.load_region, (PtxRegionField.START, PtxRegionField.END))
+        size_plus_one = code.let(f"add i64 {code.subtract(end, start)}, 1")
+        start = code.let(f"add i64 {start}, {base}")
+        self._offset = code.subtract("%address", start)
+        return [Region(start, measure_limit(code, size_plus_one, "%size"))]
+
+    def _access_local_memory(self) -> None:
+        """Allow an address of unknown origin anywhere in the thread's own memory."""
+        code = self.code
+        with code.when(code.is_equal(self.number, 0), exits=True):
+            local = code.get_frame(FrameField.LOCAL)
+            size = code.get_context(ContextField.LOCAL_SIZE)
+            inside = code.let(f"icmp ult i64 {code.subtract('%address', local)}, {size}")
+            with code.when(inside, exits=True):
+                code.emit("ret i32 0")
+            self.fill_report(ViolationKind.OUT_OF_BOUNDS)
+
+    # Marks
+
+    def marks(self, mark: Mark) -> Iterator[Question[str]]:
+        code = self.code
+        if mark is Mark.OVERFLOWED:
+            yield lambda lane: code.let("icmp slt i32 %state, 0")
+            self._measure_extent()
+        elif mark is Mark.MISALIGNED:
+            yield self._is_misaligned
+        elif mark is Mark.UNINITIALIZED:
+            shadow = self.load_region(PtxRegionField.UNINITIALIZED)
+            with code.when(code.is_nonzero(shadow)):
+                self._shadow = code.element_pointer(code.to_pointer(shadow), "i8", self._offset)
+                yield self._is_empty
+        elif mark in _RULES:
+            yield from self._find_rules(_RULES[mark])
+        else:
+            table = code.get_context(ContextField.COPIES)
+            is_shared = code.is_equal(self.load_region(PtxRegionField.SPACE), RegionSpace.SHARED)
+            with code.when(code.both(is_shared, code.is_nonzero(table))):
+                self._copies = code.to_pointer(table)
+                yield lambda lane: self._find_copy(mark)
+
+    def _measure_extent(self) -> None:
+        """Raise the site's extent to the state of this address."""
+        code = self.code
         extents = code.get_context(ContextField.EXTENTS)
         with code.when(code.is_nonzero(extents)):
             entry = code.element_pointer(code.to_pointer(extents), "i64", "%site")
             known, state = code.load("i64", entry), code.let("zext i32 %state to i64")
             code.store("i64", code.call_intrinsic("umax", "i64", known, state), entry)
 
-    def _check_rules(self, field: PtxRegionField, kind: ViolationKind) -> None:
+    def _is_misaligned(self, lane: Lane[str]) -> str:
+        """Ask for the largest power of two in the size, for the bytes of a bulk copy at most 16."""
+        code = self.code
+        lowest = code.let(f"and i64 %size, {code.subtract('0', '%size')}")
+        multiple = code.call_intrinsic("umin", "i64", lowest, 16)
+        return code.is_nonzero(code.let(f"and i64 %address, {code.subtract(multiple, 1)}"))
+
+    def _find_rules(self, field: PtxRegionField) -> Iterator[Question[str]]:
         """Look both ends of the access up in the block's mask of allowed bytes."""
-        code = self._code
-        table = self._field(field)
+        code, table = self.code, self.load_region(field)
         with code.when(code.is_nonzero(table)):
             block = code.get_context(ContextField.BLOCK_ORDINAL)
             mask = code.load_field(code.to_pointer(table), block)
-            with code.when(code.is_nonzero(mask)):
+
+            def is_excluded(lane: Lane[str]) -> str:
                 allowed = code.to_pointer(mask)
-                last = code.let(f"add i64 {self._offset}, {code.let('sub i64 %size, 1')}")
-                first_byte = code.load_element("i8", allowed, self._offset)
-                last_byte = code.load_element("i8", allowed, last)
-                both = code.let(f"and i8 {first_byte}, {last_byte}")
-                with code.when(code.let(f"icmp eq i8 {both}, 0"), exits=True):
-                    self._report(kind, self._number)
+                last = code.let(f"add i64 {self._offset}, {code.subtract('%size', 1)}")
+                ends = [code.load_element("i8", allowed, place) for place in (self._offset, last)]
+                return code.let(f"icmp eq i8 {code.let(f'and i8 {ends[0]}, {ends[1]}')}, 0")
 
-    def _check_initialized(self) -> None:
-        code = self._code
-        shadow = self._field(PtxRegionField.UNINITIALIZED)
-        with code.when(code.is_nonzero(shadow)):
-            start = code.element_pointer(code.to_pointer(shadow), "i8", self._offset)
-            if self.verb in ("read", "update", "peek"):
-                # Of a read, `%new` has a bit for each byte that is used of it, or none for all.
-                mask = "0" if self.verb == "update" else code.let("ptrtoint ptr %new to i64")
-                is_whole = code.is_equal(mask, 0)
-                with code.loop("%size") as place:
-                    empty = code.load_element("i8", start, place)
-                    bit = code.let(f"trunc i64 {code.let(f'lshr i64 {mask}, {place}')} to i1")
-                    is_used = code.let(f"select i1 {is_whole}, i1 true, i1 {bit}")
-                    is_empty = code.let(f"icmp ne i8 {empty}, 0")
-                    with code.when(code.join_conditions(is_used, is_empty), exits=True):
-                        self._report(ViolationKind.UNINITIALIZED_READ, self._number)
-            if self.verb not in ("read", "peek"):
-                code.fill_bytes(start, 0, "%size")
+            with code.when(code.is_nonzero(mask)):
+                yield is_excluded
 
-    def _check_copies(self) -> None:
-        """Report a read of bytes that a copy may not have reached; a write takes their place."""
-        code = self._code
-        table = code.get_context(ContextField.COPIES)
-        is_shared = code.is_equal(self._field(PtxRegionField.SPACE), RegionSpace.SHARED)
-        with code.when(code.join_conditions(is_shared, code.is_nonzero(table))):
-            start = code.get_context(ContextField.SHARED)
-            offset = code.let(f"sub i64 %address, {start}")
-            first = code.let(f"lshr i64 {offset}, {GRANULE_BITS}")
-            last = code.let(f"add i64 {offset}, {code.let('sub i64 %size, 1')}")
-            last = code.let(f"lshr i64 {last}, {GRANULE_BITS}")
-            count = code.let(f"add i64 {code.let(f'sub i64 {last}, {first}')}, 1")
-            with code.loop(count) as step:
-                place = code.let(f"add i64 {first}, {step}")
-                if self.verb in ("read", "peek"):
-                    self._check_copy(code.load_field(code.to_pointer(table), place))
-                else:
-                    code.store_element("i64", "0", code.to_pointer(table), place)
+    def _is_empty(self, lane: Lane[str]) -> str:
+        """Ask for each byte; of a read, `%new` has a bit for each that is used, or none for all."""
+        code, found = self.code, self.code.alloca("i1", "false")
+        mask = "0" if self.verb == "update" else code.let("ptrtoint ptr %new to i64")
+        is_whole = code.is_equal(mask, 0)
+        with code.loop("%size") as place:
+            empty = code.let(f"icmp ne i8 {code.load_element('i8', self._shadow, place)}, 0")
+            bit = code.let(f"trunc i64 {code.let(f'lshr i64 {mask}, {place}')} to i1")
+            hit = code.both(empty, code.let(f"select i1 {is_whole}, i1 true, i1 {bit}"))
+            code.store("i1", code.let(f"or i1 {code.load('i1', found)}, {hit}"), found)
+        return code.load("i1", found)
 
-    def _check_copy(self, value: str) -> None:
-        code = self._code
-        entry = CopyEntry(code, value)
-        with code.when(entry.is_of_block):
-            in_progress, without_barrier = entry.emit_conditions()
-            for condition, kind in (
-                (in_progress, ViolationKind.COPY_IN_PROGRESS),
-                (without_barrier, ViolationKind.COPY_WITHOUT_BARRIER),
-            ):
-                with code.when(condition, exits=True):
-                    self._report(kind, self._number, entry.thread)
+    def _find_copy(self, mark: Mark) -> str:
+        """Ask for the copies into all granules; `_other` gets the thread of the last one found."""
+        code, found = self.code, self.code.alloca("i1", "false")
+        with self._each_copy() as place:
+            entry = CopyEntry(code, code.load_field(self._copies, place))
+            with code.when(entry.is_of_block), code.when(entry.emit_condition(mark)):
+                code.store("i1", "true", found)
+                code.store("i64", entry.thread, self._other)
+        return code.load("i1", found)
 
-    def _check_local_memory(self) -> None:
-        """Allow an address of unknown origin anywhere in the thread's own memory."""
-        code = self._code
-        with code.when(code.is_equal(self._number, 0), exits=True):
-            local = code.get_frame(FrameField.LOCAL)
-            size = code.get_context(ContextField.LOCAL_SIZE)
-            offset = code.let(f"sub i64 %address, {local}")
-            inside = code.let(f"icmp ult i64 {offset}, {size}")
-            with code.when(inside, exits=True):
-                code.emit("ret i32 0")
-            self._report(ViolationKind.OUT_OF_BOUNDS, "0")
+    @contextmanager
+    def _each_copy(self) -> Iterator[str]:
+        code = self.code
+        offset = code.subtract("%address", code.get_context(ContextField.SHARED))
+        first = code.let(f"lshr i64 {offset}, {GRANULE_BITS}")
+        last = code.let(f"add i64 {offset}, {code.subtract('%size', 1)}")
+        last = code.let(f"lshr i64 {last}, {GRANULE_BITS}")
+        with code.loop(code.let(f"add i64 {code.subtract(last, first)}, 1")) as step:
+            yield code.let(f"add i64 {first}, {step}")
 
-    def _check_bounds(self) -> None:
-        code = self._code
-        is_local = code.is_equal(self._field(PtxRegionField.SPACE), RegionSpace.LOCAL)
-        local = code.get_frame(FrameField.LOCAL)
-        base = code.let(f"select i1 {is_local}, i64 {local}, i64 0")
-        self._address = code.let(f"sub i64 %address, {base}")
-        start, end = self._field(PtxRegionField.START), self._field(PtxRegionField.END)
-        last = code.let(f"sub i64 {code.let(f'sub i64 {end}, {start}')}, %size")
-        offset = code.let(f"sub i64 {self._address}, {start}")
-        outside = code.let(f"icmp ugt i64 {offset}, {last}")
-        too_small = code.let(f"icmp slt i64 {last}, 0")
-        with code.when(code.let(f"or i1 {outside}, {too_small}"), exits=True):
-            self._report(ViolationKind.OUT_OF_BOUNDS, self._number)
-
-    def _check_alignment(self) -> None:
-        code = self._code
-        # The largest power of two in the size, for the many bytes of a bulk copy at most 16.
-        lowest = code.let(f"and i64 %size, {code.let('sub i64 0, %size')}")
-        multiple = code.call_intrinsic("umin", "i64", lowest, 16)
-        rest = code.let(f"and i64 %address, {code.let(f'sub i64 {multiple}, 1')}")
-        with code.when(code.is_nonzero(rest), exits=True):
-            self._report(ViolationKind.MISALIGNED, self._number)
+    def clear_mark(self, mark: Mark) -> None:
+        if mark is Mark.UNINITIALIZED:
+            self.code.fill_bytes(self._shadow, 0, "%size")
+        else:
+            with self._each_copy() as place:
+                self.code.store_element("i64", "0", self._copies, place)

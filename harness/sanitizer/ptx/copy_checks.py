@@ -9,6 +9,7 @@ at most one group is in progress; with groups 1 and 2 committed, 1 is done, and 
 
 from __future__ import annotations
 
+from harness.sanitizer.checks.words import Mark
 from harness.sanitizer.ptx.abi import ContextField, FrameField
 from harness.sanitizer.ptx.llvm_code import PtxFunction
 from harness.sanitizer.ptx.thread_code import ThreadCode
@@ -77,12 +78,13 @@ class CopyEntry:
         self.thread = code.extract_bits(entry, THREAD_SHIFT, _THREAD_MASK)
         self._group = code.let(f"and i64 {entry}, {_GROUP_MASK}")
 
-    def emit_conditions(self) -> tuple[str, str]:
-        """Return whether the copy is in progress, and whether no barrier follows its wait."""
+    def emit_condition(self, mark: Mark) -> str:
+        """Return whether the copy is in progress, or else whether no barrier follows its wait."""
         code = self._code
         frame = code.find_frame(self.thread)
-        done = code.load_field(frame, FrameField.COPY_GROUPS_DONE)
-        in_progress = code.let(f"icmp sgt i64 {self._group}, {done}")
+        if mark is Mark.COPY_IN_PROGRESS:
+            done = code.load_field(frame, FrameField.COPY_GROUPS_DONE)
+            return code.let(f"icmp sgt i64 {self._group}, {done}")
         ordered = code.load_field(frame, FrameField.COPY_GROUPS_ORDERED)
         recent = code.let(f"icmp sgt i64 {self._group}, {ordered}")
         epoch = code.get_context(ContextField.EPOCH)
@@ -94,4 +96,4 @@ class CopyEntry:
         sync = code.get_frame(FrameField.WARP_SYNC)
         same_sync = code.is_equal(code.load_field(frame, FrameField.COPY_SYNC), sync)
         apart = code.let(f"or i1 {other_warp}, {same_sync}")
-        return in_progress, code.join_conditions(recent, same_epoch, other_thread, apart)
+        return code.both(recent, same_epoch, other_thread, apart)

@@ -23,7 +23,7 @@ MAX_RACE_GROUPS = 32  # bits of the mask that say which are checked; as many say
 MARKER = "unfix_checked_"  # of a variable whose name ends in the key of the module's file
 KEY_LENGTH = 32
 MARKED_KEY = re.compile(MARKER.encode() + rb"([0-9a-f]{%d})" % KEY_LENGTH)
-UNBOUNDED = (1 << 64) - 1
+UNBOUNDED = 1 << 62  # a limit above all addresses
 FileLine = tuple[str, int]
 
 

@@ -15,8 +15,7 @@ import operator
 from harness.sanitizer.gpu import POISON
 from harness.sanitizer.ptx.global_accesses import GlobalAccess
 from harness.sanitizer.ptx.instrumented_kernel import EMPTY_MASK_OFFSET, UNBOUNDED, empty_bit
-from harness.sanitizer.ptx.instrumented_records import PARAMETER, select_memory_slot, write_record
-from harness.sanitizer.violations.kinds import ViolationKind, to_word_bit
+from harness.sanitizer.ptx.instrumented_records import PARAMETER
 
 _WORD_BYTES = 8
 
@@ -60,8 +59,8 @@ def write_condition(access: GlobalAccess, guard: str, names: dict[str, str]) -> 
     ]
 
 
-def write_report(access: GlobalAccess, site: int, back: str, entry_offset: int | None) -> list[str]:
-    """Look at the bytes around, and write the report.
+def confirm_poison(access: GlobalAccess, back: str, entry_offset: int | None) -> list[str]:
+    """Look at the bytes around, and go `back` if they are no poison.
 
     `entry_offset`: of its tensor's entry in the parameter of the checks, if it is one tensor.
     """
@@ -86,9 +85,7 @@ def write_report(access: GlobalAccess, site: int, back: str, entry_offset: int |
                 "cvt.u32.u64 %ufh, %ufg; shl.b32 %ufh, %ufh, 3; shl.b64 %ufd, %ufd, %ufh;",
             ]
         code += ["setp.ne.s64 %ufo, %ufd, 0;", f"@%ufo bra {back};"]
-    word = f"mov.b32 %ufw, {to_word_bit(ViolationKind.UNINITIALIZED_READ)};"
-    slot = select_memory_slot(site)
-    return [*code, *write_record(site, slot, back, f"$UF_G{site}", "%ufe", [], [word])]
+    return code
 
 
 def _make_poison(size: int) -> int:

@@ -28,14 +28,6 @@ def make_guard(statement: PtxStatement, names: dict[str, str]) -> str:
     return f"@{'!' * statement.is_negated}{word} "
 
 
-def apply_guard(guard: str) -> list[str]:
-    """Clear %ufp where a guard does not hold."""
-    word = guard.strip().removeprefix("@")
-    if word.startswith("!"):
-        return [f"not.pred %ufo, {word[1:]};", "and.pred %ufp, %ufp, %ufo;"]
-    return [f"and.pred %ufp, %ufp, {word};"] if word else []
-
-
 def select_place_slot(site: int, has_memory_checks: bool) -> int:
     """Return the slot of the reports of where a site's access goes."""
     return site % (_HALF if has_memory_checks else MAX_SITES)

@@ -124,7 +124,7 @@ def _build_run_block() -> PtxFunction:
     rounds = code.let(f"select i1 {moved}, i64 0, i64 {code.load('i64', idle)}")
     waits = code.let(f"add i64 {rounds}, 1")
     code.store("i64", waits, idle)
-    patient = code.join_conditions(
+    patient = code.both(
         code.is_nonzero(yielded),
         code.let(f"icmp ult i64 {waits}, {_MAX_IDLE_ROUNDS}"),
     )
@@ -190,7 +190,7 @@ def _build_release_lanes() -> PtxFunction:
         kind = code.load_field(leader, FrameField.KIND)
         is_warp = code.is_equal(kind, WaitKind.WARP)
         is_active = code.is_equal(kind, WaitKind.ACTIVE)
-        waiting = code.join_conditions(
+        waiting = code.both(
             code.is_equal(code.load_field(leader, FrameField.STATUS), ThreadStatus.WAITING),
             code.let(f"or i1 {is_warp}, {is_active}"),
         )
@@ -217,8 +217,8 @@ def _release_group(code: PtxFunction, leader: str, lane: str, is_active: str) ->
         named = code.is_nonzero(code.let(f"and i64 {mask}, {bit}"))
         status = code.load_field(frame, FrameField.STATUS)
         alive = code.let(f"icmp ne i64 {status}, {ThreadStatus.EXITED}")
-        with code.when(code.join_conditions(named, alive)):
-            same = code.join_conditions(
+        with code.when(code.both(named, alive)):
+            same = code.both(
                 code.is_equal(status, ThreadStatus.WAITING),
                 code.is_equal(code.load_field(frame, FrameField.KIND), kind),
                 code.is_equal(code.load_field(frame, FrameField.SITE), site),
@@ -278,19 +278,19 @@ def _build_release_barriers() -> PtxFunction:
         frame = code.find_frame(thread)
         waits = code.is_equal(code.load_field(frame, FrameField.STATUS), ThreadStatus.WAITING)
         kind = code.load_field(frame, FrameField.KIND)
-        with code.when(code.join_conditions(waits, code.is_equal(kind, WaitKind.BARRIER))):
+        with code.when(code.both(waits, code.is_equal(kind, WaitKind.BARRIER))):
             payload = code.element_pointer(frame, "i64", FrameField.PAYLOAD)
             entry = entry_of(code.load_field(payload, 0))
             code.increment(code.element_pointer(entry, "i64", BarrierField.WAITING), "1")
             code.store_element("i64", code.load_field(payload, 1), entry, BarrierField.EXPECTED)
             true = code.element_pointer(entry, "i64", BarrierField.TRUE)
             code.increment(true, code.load_field(payload, 2))
-        with code.when(code.join_conditions(waits, code.is_equal(kind, WaitKind.YIELD))):
+        with code.when(code.both(waits, code.is_equal(kind, WaitKind.YIELD))):
             code.increment(yielded, "1")
             code.store_element("i64", str(ThreadStatus.READY), frame, FrameField.STATUS)
     with code.loop(threads) as thread:
         frame = code.find_frame(thread)
-        waits = code.join_conditions(
+        waits = code.both(
             code.is_equal(code.load_field(frame, FrameField.STATUS), ThreadStatus.WAITING),
             code.is_equal(code.load_field(frame, FrameField.KIND), WaitKind.BARRIER),
         )
@@ -311,7 +311,7 @@ def _build_release_barriers() -> PtxFunction:
         with code.loop(BARRIER_COUNT) as number:
             entry = entry_of(number)
             waiting = code.load_field(entry, BarrierField.WAITING)
-            complete = code.join_conditions(code.is_nonzero(waiting), _has_all_threads(code, entry))
+            complete = code.both(code.is_nonzero(waiting), _has_all_threads(code, entry))
             with code.when(complete):
                 code.store_element("i64", "0", entry, BarrierField.ARRIVED)
     shifted = code.let(f"shl i64 {code.load('i64', yielded)}, 1")
@@ -334,7 +334,7 @@ def _check_same_barrier(code: PtxFunction, thread: str, frame: str, payload: str
     with code.when(inside):
         before = code.find_frame(code.let(f"sub i64 {thread}, 1"))
         other_payload = code.element_pointer(before, "i64", FrameField.PAYLOAD)
-        both_wait = code.join_conditions(
+        both_wait = code.both(
             code.is_equal(code.load_field(before, FrameField.KIND), WaitKind.BARRIER),
             code.let(
                 f"icmp ne i64 {code.load_field(before, FrameField.STATUS)}, {ThreadStatus.EXITED}"
@@ -342,9 +342,7 @@ def _check_same_barrier(code: PtxFunction, thread: str, frame: str, payload: str
             code.is_equal(code.load_field(other_payload, 0), code.load_field(payload, 0)),
         )
         site, other = (code.load_field(waiter, FrameField.SITE) for waiter in (frame, before))
-        with code.when(
-            code.join_conditions(both_wait, code.let(f"icmp ne i64 {site}, {other}")), exits=True
-        ):
+        with code.when(code.both(both_wait, code.let(f"icmp ne i64 {site}, {other}")), exits=True):
             code.emit(f"call void @ptx_report_divergence(ptr %context, ptr {frame}, i64 {other})")
             code.emit("ret i64 -1")
 

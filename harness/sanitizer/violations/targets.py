@@ -7,10 +7,17 @@ same words from each, and a kind that it lacks is not.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
-from harness.sanitizer.violations.kinds import FORBIDDEN, RACES, ViolationKind
+from harness.sanitizer.violations.kinds import (
+    CHECK_NAMES,
+    FORBIDDEN,
+    KINDS_OF_CHECKS,
+    RACES,
+    ViolationKind,
+)
 
 
 class Target(Enum):
@@ -95,11 +102,12 @@ _ROWS = (
 )
 
 
-def list_kinds(target: Target) -> frozenset[ViolationKind]:
-    """Return the kinds that a target reports."""
+def list_kinds(target: Target, checks: Collection[str] = CHECK_NAMES) -> frozenset[ViolationKind]:
+    """Return the kinds that a target reports, without those of checks that are not asked for."""
     place = list(Target).index(target)
     looked_for = (row for row in _ROWS if row.words[place].partition(":")[0] != "no")
-    return frozenset(kind for row in looked_for for kind in row.kinds)
+    off = {kind for name in set(CHECK_NAMES).difference(checks) for kind in KINDS_OF_CHECKS[name]}
+    return frozenset(kind for row in looked_for for kind in row.kinds) - off
 
 
 def list_rows() -> list[tuple[str, ...]]:

@@ -13,8 +13,8 @@ from ptx_kernels import describe_array, pack_parameters
 
 from harness.sanitizer.gpu import POISON
 from harness.sanitizer.ptx.check_values import OTHER_WIDTHS, make_checked_parameters
+from harness.sanitizer.ptx.instrumented_entries import MAY_SYNCHRONIZE, TOO_WIDE
 from harness.sanitizer.ptx.instrumented_kernel import MAX_RACE_GROUPS, RaceGroup
-from harness.sanitizer.ptx.instrumented_races import MAY_SYNCHRONIZE, TOO_WIDE
 from harness.sanitizer.violations.exceptions import (
     OutOfBounds,
     UninitializedMemory,
