@@ -27,6 +27,7 @@ pytestmark = pytest.mark.before_forks(ready=setups.import_scheduler)
 @pytest.fixture(autouse=True)
 def _schedulers_run_on_the_virtual_gpu() -> None:
     setups.skip_without_virtual_gpu()
+    setups.skip_on_unknown_releases()
 
 
 @given(program=draw_programs(Setup()))
