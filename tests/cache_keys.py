@@ -47,6 +47,7 @@ CACHES = {
     "plans": {"harness.patching.bootstrap"},
     "lines that guards run": {"harness.runs.mutate.line_coverage"},
     "captured launches": {"harness.runs.pr.changed_kernels"},
+    "inventories": {"harness.runs.kernels.inventory"},
     "checked kernels in Triton's own cache": {"harness.sanitizer.gpu.compiler_hooks"},
 }
 CACHING_NAMES = {"get_or_compute", "save_cached", "DiskCache", "StatusCache"}

@@ -34,6 +34,7 @@ from harness.patching import bootstrap, planner
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.audit import release_audit
 from harness.runs.audit.release_audit import AuditRequest
+from harness.runs.kernels import inventory
 from harness.runs.mutate import line_coverage
 from harness.runs.mutate.request import MutationPlan
 from harness.runs.pr import changed_kernels
@@ -115,6 +116,10 @@ def make_audit_key() -> str:
     return release_audit.compute_key(AuditRequest(Path("/a"), "0.5.9"), ["0"])
 
 
+def make_inventory_key() -> str:
+    return inventory.compute_inventory_key(Path("/a"), "0.5.9", Path(__file__), "0")
+
+
 def make_coverage_key() -> str:
     tree = FolderSourceTree(paths.state_folder(), "current")
     target = ReleaseTarget("current", Path(sys.executable), tree)
@@ -152,6 +157,11 @@ CASES = (
         "audited releases",
         ("harness.runs.audit.release_audit", "harness.runs.audit.analysis_worker"),
         make_audit_key,
+    ),
+    CacheCase(
+        "inventories",
+        ("harness.runs.kernels.inventory", "harness.runs.kernels.inventory_worker"),
+        make_inventory_key,
     ),
     CacheCase(
         "lines that guards run",

@@ -183,7 +183,7 @@ def list_commits(bisect: Bisect, tree: Repository, good: str, bad: str, *options
 
 
 @dataclass(frozen=True)
-class RecordedSearch:
+class RecordedBisect:
     bisect: Bisect
     history: Repository
     found: Log
@@ -193,17 +193,17 @@ class RecordedSearch:
 @pytest.fixture(scope="module")
 def recorded_search(
     written_history: Repository, tmp_path_factory: pytest.TempPathFactory
-) -> RecordedSearch:
+) -> RecordedBisect:
     """A search between the first and the last commit."""
     bisect = Bisect(tmp_path_factory.mktemp("search"))
     history = Repository(bisect.root / "repo", written_history)
     record = bisect.root / "record.json"
     words = list_commits(bisect, history, history.commits[0], "HEAD", "--record", str(record))
     (bisect.root / "check.py").write_text(UNTESTABLE_IF_ANY_FILE_IS_LEFT + CHECK)
-    return RecordedSearch(bisect, history, bisect.search(*words, kind="commits"), record)
+    return RecordedBisect(bisect, history, bisect.search(*words, kind="commits"), record)
 
 
-def test_the_commit_is_found(recorded_search: RecordedSearch) -> None:
+def test_the_commit_is_found(recorded_search: RecordedBisect) -> None:
     found, history = recorded_search.found, recorded_search.history
     assert found["verdict"] == "found", found["summary"]
     assert history.commits[2].startswith(found["step"]["after"])
@@ -212,7 +212,7 @@ def test_the_commit_is_found(recorded_search: RecordedSearch) -> None:
 
 
 def test_a_search_leaves_the_checkout_untouched(
-    recorded_search: RecordedSearch, written_history: Repository
+    recorded_search: RecordedBisect, written_history: Repository
 ) -> None:
     history = recorded_search.history
     status = ("status", "--branch", "--porcelain")
@@ -276,7 +276,7 @@ def test_a_commit_that_failed_once_is_no_finding(bisect: Bisect, repository: Rep
     assert "in two ways" in found["summary"]
 
 
-def test_what_a_run_leaves_is_gone_before_the_next(recorded_search: RecordedSearch) -> None:
+def test_what_a_run_leaves_is_gone_before_the_next(recorded_search: RecordedBisect) -> None:
     """Above all cached bytecode, which is matched to its source by size and second only."""
     trials = recorded_search.found["trials"]
     assert {trial["answer"] for trial in trials} == {"passes", "fails"}

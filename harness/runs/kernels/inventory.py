@@ -26,19 +26,19 @@ def list_kernels(
     location: Path, release: str, launches: Path, report: Callable[[str], None]
 ) -> KernelInventory:
     digest = digest_sources(location)
-    key = compute_digest(
-        digest_code("runs"),
-        describe_worker(),
-        launches.read_bytes(),
-        release,
-        str(location),
-        digest,
-    )
+    key = compute_inventory_key(location, release, launches, digest)
     if not is_cached("inventories", key):
         report(f"reading the kernels of {release}, once: about half a minute")
     request = InventoryRequest(str(location), digest, release, str(launches.resolve()))
     data: bytes = get_or_compute("inventories", key, lambda: _list_in_worker(request, report))
     return msgspec.json.decode(data, type=KernelInventory)
+
+
+def compute_inventory_key(location: Path, release: str, launches: Path, digest: str) -> str:
+    return compute_digest(
+        *(digest_code("runs"), describe_worker(), launches.read_bytes()),
+        *(release, str(location), digest),
+    )
 
 
 def _list_in_worker(request: InventoryRequest, report: Callable[[str], None]) -> bytes:

@@ -38,11 +38,11 @@ _OF_MEMORY: _Rows = {
 def add_checks(access: CheckedAccess[V, G]) -> None:
     for rows in (_OF_ADDRESSES, _OF_RULES):
         with access.skip_reported_lanes():
-            _ask(access, rows)
-    _ask(access, _OF_MEMORY)
+            _run_checks(access, rows)
+    _run_checks(access, _OF_MEMORY)
 
 
-def _ask(access: CheckedAccess[V, G], rows: _Rows) -> None:
+def _run_checks(access: CheckedAccess[V, G], rows: _Rows) -> None:
     for check, kinds in rows.items():
         if not access.kinds.isdisjoint(kinds):
             check(access)

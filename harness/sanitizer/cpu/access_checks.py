@@ -25,7 +25,7 @@ from harness.sanitizer.cpu.abi import (
     ReportState,
 )
 from harness.sanitizer.cpu.access_function import build_active_count
-from harness.sanitizer.cpu.race_entries import RaceEntries, build_is_ordered
+from harness.sanitizer.cpu.race_entries import BlockRaceEntries, build_is_ordered
 from harness.sanitizer.llvm.text import LlvmFunction
 from harness.sanitizer.violations.kinds import ViolationKind
 
@@ -152,7 +152,7 @@ def emit_report_state(code: LlvmFunction, kind: str) -> str:
     return code.element_pointer(states, "i8", code.let(f"add i64 {first}, {kind}"))
 
 
-class _CheckedBlock(RaceEntries):
+class _CheckedBlock(BlockRaceEntries):
     """Reads, stores or atomic updates of a block of elements of one size."""
 
     def __init__(self, verb: str, size: int) -> None:

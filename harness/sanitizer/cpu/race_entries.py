@@ -82,7 +82,7 @@ class LaneGranule:
     index: str
 
 
-class RaceEntries(AccessFunction):
+class BlockRaceEntries(AccessFunction):
     """Looks entries up for all lanes, and then enters the access: lanes of it are no others."""
 
     def granules(self) -> Iterator[LaneGranule]:

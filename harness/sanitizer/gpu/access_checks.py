@@ -23,7 +23,7 @@ from harness.sanitizer.gpu.axis_contiguity import AxisContiguity
 from harness.sanitizer.gpu.graph_builder import GraphBuilder
 from harness.sanitizer.gpu.overflow_tracking import OverflowState, OverflowTracker
 from harness.sanitizer.gpu.pointer_bounds import PointerBounds, PointerBoundsTracker
-from harness.sanitizer.gpu.race_entries import RaceEntries, RaceTables
+from harness.sanitizer.gpu.race_entries import RaceTables, TritonRaceEntries
 from harness.sanitizer.gpu.report_emission import ReportEmitter
 from harness.sanitizer.gpu.uninitialized_reads import find_poison, may_be_poison
 from harness.sanitizer.ir.access_graph import find_mask, get_element_bytes
@@ -71,7 +71,7 @@ class AccessChecks:
         access.emit_reports_behind()
 
 
-class _CheckedAccess(RaceEntries):
+class _CheckedAccess(TritonRaceEntries):
     """An access of a block of lanes; `operation` is what it becomes."""
 
     may_order = False

@@ -127,7 +127,7 @@ class RaceTables:
         return self._bounds_tracker.load(pointer, value.type, mask, volatile=True)
 
 
-class RaceEntries(CardEntries[IRValue]):
+class TritonRaceEntries(CardEntries[IRValue]):
     """The entries of one access, and the report of its races: one of all lanes and granules."""
 
     operation: IROperation

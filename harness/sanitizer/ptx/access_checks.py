@@ -23,7 +23,7 @@ from harness.sanitizer.ptx.abi import (
 )
 from harness.sanitizer.ptx.copy_checks import GRANULE_BITS, CopyEntry
 from harness.sanitizer.ptx.llvm_code import PtxFunction
-from harness.sanitizer.ptx.race_entries import RaceEntries
+from harness.sanitizer.ptx.race_entries import ThreadRaceEntries
 from harness.sanitizer.violations.kinds import ViolationKind
 
 # `peek` and `poke` are reads and writes that may synchronize: volatile, relaxed, acquire, release.
@@ -120,7 +120,7 @@ def _build_record() -> PtxFunction:
     return code
 
 
-class _CheckedThreadAccess(RaceEntries):
+class _CheckedThreadAccess(ThreadRaceEntries):
     """The function for one verb: it returns 0, or 1 with the report filled."""
 
     def __init__(self, name: str) -> None:

@@ -17,7 +17,7 @@ from harness.sanitizer.ptx import instrumented_reads
 from harness.sanitizer.ptx.basic_blocks import split_statement
 from harness.sanitizer.ptx.check_text import CheckText
 from harness.sanitizer.ptx.global_accesses import GlobalAccess
-from harness.sanitizer.ptx.instrumented_entries import RaceEntries, RaceInstrumentation
+from harness.sanitizer.ptx.instrumented_entries import PtxRaceEntries, RaceInstrumentation
 from harness.sanitizer.ptx.instrumented_kernel import (
     CHECK_HEADER,
     ENTRY_BYTES,
@@ -34,7 +34,7 @@ from harness.sanitizer.ptx.parser import bits_of_type
 from harness.sanitizer.violations.kinds import ViolationKind, to_word_bit
 
 
-class CheckedGlobalAccess(RaceEntries):
+class CheckedGlobalAccess(PtxRaceEntries):
     """The checks of one access: `code` in front of it, `reports` at the kernel's end."""
 
     may_order = False

@@ -51,10 +51,10 @@ REGISTERS = (
     ".reg .b64 %ufrt;", ".reg .b16 %ufz;",
 )  # fmt: skip
 _PLACE, _OTHER = "%ufb0", "%ufb1"  # of a report
-_OPERATIONS = {
-    "add": "add.s64", "sub": "sub.s64", "mul": "mul.lo.s64", "shl": "shl.b64", "shr": "shr.u64",
-    "and": "and.b64", "or": "or.b64", "xor": "xor.b64",
-}  # fmt: skip
+_OPCODES = {
+    opcode.partition(".")[0]: opcode
+    for opcode in "add.s64 sub.s64 mul.lo.s64 shl.b64 shr.u64 and.b64 or.b64 xor.b64".split()
+}
 
 
 def may_synchronize_blocks(module: PtxText, kernel: PtxKernel) -> bool:
@@ -126,7 +126,7 @@ class RaceInstrumentation:
         return None
 
 
-class RaceEntries(CardEntries[str]):
+class PtxRaceEntries(CardEntries[str]):
     """The entries of one access, whose address is %ufa."""
 
     access: GlobalAccess
@@ -243,7 +243,7 @@ class RaceEntries(CardEntries[str]):
     # Of entries
 
     def combine(self, operation: str, left: str, right: str | int) -> str:
-        return self.code.compute(_OPERATIONS[operation], left, right)
+        return self.code.compute(_OPCODES[operation], left, right)
 
     def is_below(self, number: str, limit: int) -> str:
         return self.code.ask("setp.lt.u64", number, limit)

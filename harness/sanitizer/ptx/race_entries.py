@@ -40,7 +40,7 @@ class ThreadGranule:
     reader: str
 
 
-class RaceEntries:
+class ThreadRaceEntries:
     """A check's function: its reports, and the entries of the memory that is accessed."""
 
     kinds = list_kinds(Target.CUDA_CPU)

@@ -177,7 +177,7 @@ def test_a_missing_row_is_reported_twice(row: int, tmp_path: Path) -> None:
     assert {type(violation) for violation in found} == {KernelAssertion, OutOfBounds}
     assert all("triton_poi_fused_index_put_mul" in violation.headline for violation in found)
     [place] = set(called)
-    assert place.startswith("put_rows (sanitizer/compiled/test_inductor.py:")
+    assert place.startswith("put_rows (tests/sanitizer/compiled/test_inductor.py:")
     assert pool[3].eq(2).all()
     assert pool.sum() == 80
 
