@@ -44,10 +44,10 @@ SettingsT = TypeVar("SettingsT", bound=WorkerSettings)
 
 
 def find_decisive_line(report: pytest.CollectReport) -> str:
-    """Return the line that says why a file cannot be collected: the last `E   …` of a traceback."""
+    """Return the line that says why a file cannot be collected: the error that ends a traceback."""
     lines = report.longreprtext.strip().splitlines() or [""]
     errors = [line[1:].strip() for line in lines if line.startswith("E ")]
-    return errors[-1] if errors else lines[0]
+    return errors[-1] if errors else lines[-1 if lines[0].startswith("Traceback") else 0]
 
 
 class WorkerSession(Generic[SettingsT]):
