@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from harness.core import after_import
+from harness.patching import import_runs
 
 
 @pytest.fixture
@@ -27,3 +28,19 @@ def test_a_module_that_is_there_is_passed_at_once(module: str) -> None:
     found: list[ModuleType] = []
     after_import.call_after_import({module: found.append})
     assert found == [imported]
+
+
+def test_the_recorder_of_imports_leaves_a_later_hook_its_turn(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[ModuleType] = []
+    after_import.call_after_import({module: found.append})
+    recorder = import_runs.ImportRuns()
+    position = next(
+        index
+        for index, finder in enumerate(sys.meta_path)
+        if isinstance(finder, after_import.AfterImportFinder)
+    )
+    sys.meta_path.insert(position, recorder)
+    with recorder.record("test_a_file.py"):  # a module of nobody: its import is set apart
+        assert found == [importlib.import_module(module)]

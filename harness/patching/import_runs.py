@@ -102,11 +102,11 @@ class ImportRuns:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find what `PathFinder` finds; its execution is recorded if it is SGLang's."""
+        """Find what the finders behind this one find; its execution is recorded if it is SGLang's."""
         is_own = name.partition(".")[0] == PACKAGE
         if self._recording == (EVERYBODY if is_own else ""):
             return None
-        spec = PathFinder.find_spec(name, path, target)
+        spec = self._find_behind(name, path, target)
         loader: Any = spec.loader if spec is not None else None
         if type(loader) in (SourceFileLoader, ExtensionFileLoader):
             dependent = "" if not is_own and _is_foreign(loader.path) else EVERYBODY
@@ -118,6 +118,16 @@ class ImportRuns:
 
             loader.exec_module = execute
         return spec
+
+    def _find_behind(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        """Ask the finders behind this one; some of them call a function after the import."""
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                return spec
+        return None
 
     # What ran
 
