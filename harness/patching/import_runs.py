@@ -102,7 +102,7 @@ class ImportRuns:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find what the finders behind this one find; its execution is recorded if it is SGLang's."""
+        """Find what the finders behind this one find, and record the import if it is SGLang's."""
         is_own = name.partition(".")[0] == PACKAGE
         if self._recording == (EVERYBODY if is_own else ""):
             return None
