@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 
 import pytest
@@ -22,9 +23,12 @@ def fails_if(expression: str) -> str:
 def test_the_fix_that_removes_the_symptom(bisect: Bisect) -> None:
     bisect.names = ("toy-*",)
     culprit = "toy-constant"
-    found = bisect.search(command=bisect.script(fails_if(LIMIT)))
+    done = bisect.run("--json", command=bisect.script(fails_if(LIMIT)))
+    found = json.loads(done.stdout)
     (part,) = found["toggle_searches"]
     assert part["minimal_sets"] == [[culprit]]
+    (usual,) = re.findall(r"one culprit takes about (\d+) runs", done.stderr)
+    assert 5 < int(usual) < len(part["toggles"])
     assert part["others_show_symptom"] is False
     assert "@@" in part["patches"][culprit]
     proof = [(t["toggles"], t["answer"]) for t in found["trials"] if t["why"] == "proof"]

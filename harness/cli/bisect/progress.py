@@ -12,10 +12,11 @@ class BisectProgress(ProgressDisplay, SearchListener):
         super().__init__()
         self.parts: dict[str, ToggleSearch] = {}
 
-    def report_part(self, part: ToggleSearch) -> None:
+    def report_part(self, part: ToggleSearch, usual_runs: int) -> None:
         self.parts[part.name] = part
         verb = "taken out" if part.direction == "revert" else "put in"
-        self.print_line(f"SGLang {part.where}: {len(part.toggles)} toggles can be {verb}")
+        end = f"; one culprit takes about {usual_runs} runs" if usual_runs else ""
+        self.print_line(f"SGLang {part.where}: {len(part.toggles)} toggles can be {verb}{end}")
 
     def report_trial(self, trial: BisectTrial, number: int) -> None:
         part = self.parts.get(trial.search_name)

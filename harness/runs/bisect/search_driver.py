@@ -32,7 +32,7 @@ BASE_RUNS_WHEN_FLAKY = 3  # runs without toggles, before a flaky search begins
 class SearchListener:
     """Receives the events of a search; the base class ignores them."""
 
-    def report_part(self, part: ToggleSearch) -> None: ...
+    def report_part(self, part: ToggleSearch, usual_runs: int) -> None: ...
 
     def report_trial(self, trial: BisectTrial, number: int) -> None: ...
 
@@ -125,7 +125,9 @@ class SearchDriver:
         part = candidates.make_toggle_search(name, version.name)
         part.refused = refused
         self.search.toggle_searches.append(part)
-        self.listener.report_part(part)
+        base_runs = 1 if self.runner.is_deterministic else 3
+        _, usual_runs = estimate_runs(candidates, self.runner.jobs, find_all, base_runs)
+        self.listener.report_part(part, 0 if repeat > 1 else usual_runs)
 
         def ask(batch: list[SearchQuestion]) -> list[search_questions.SearchAnswer]:
             trials = self.run_batch(version, candidates, name, batch)
