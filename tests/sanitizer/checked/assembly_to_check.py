@@ -83,9 +83,9 @@ def store_in_assembly(out, N: tl.constexpr):
 
 
 @triton.jit
-def apply_to_bits(x, out, ASM: tl.constexpr, N: tl.constexpr):
+def apply_to_bits(x, out, ASM: tl.constexpr, REGISTERS: tl.constexpr, N: tl.constexpr):
     at = tl.arange(0, N)
-    r = tl.inline_asm_elementwise(ASM, "=r,r", [tl.load(x + at)], tl.int32, is_pure=True, pack=1)
+    r = tl.inline_asm_elementwise(ASM, REGISTERS, [tl.load(x + at)], tl.int32, is_pure=True, pack=1)
     tl.store(out + at, r)
 
 

@@ -111,13 +111,18 @@ BITS: dict[str, Callable[[int], int]] = {
     "{ .reg .b32 t; add.u32 t, $1, 1; { .reg .b32 t; mov.b32 t, 5; } mov.b32 $0, t; }": (
         lambda word: word + 1
     ),
+    "add.u32 $0, $0, 5;": lambda word: word + 5,  # the operand is in the result's register
+    "{ .reg .f64 d; cvt.rn.f64.u32 d, $1; mul.f64 d, d, 0.7; cvt.rzi.u32.f64 $0, d; }": (
+        lambda word: int(word * 0.7)
+    ),
 }
 
 
 @pytest.mark.parametrize("text", BITS)
 def test_instructions_on_bits_are_what_ptx_says(text: str) -> None:
     x, out = torch.tensor(WORDS, dtype=torch.int32), torch.empty(N, dtype=torch.int32)
-    launch_checked(apply_to_bits, (1,), x, out, ASM=text, N=N)
+    registers = "=r,r" if "$1" in text else "=r,0"
+    launch_checked(apply_to_bits, (1,), x, out, ASM=text, REGISTERS=registers, N=N)
     wanted = [BITS[text](word) & 0xFFFFFFFF for word in WORDS]
     assert [number & 0xFFFFFFFF for number in out.tolist()] == wanted
 

@@ -262,7 +262,9 @@ def test_scaled_products_are_those_of_the_scaled_numbers(left: str, right: str) 
     a, a_values = make_factor(left)
     b, b_values = make_factor(right)
     scales = [torch.randint(120, 132, (rows, depth // 32), generator=generator) for _ in range(2)]
+    scales[0][3, 1] = 255  # not a number
     powers = [torch.exp2(scale.float() - 127).repeat_interleave(32, 1) for scale in scales]
+    powers[0][3, 32:] = torch.nan
     a_scale, b_scale = (scale.to(torch.uint8) for scale in scales)
     out = torch.empty(rows, columns)
     launch_checked(
@@ -270,4 +272,5 @@ def test_scaled_products_are_those_of_the_scaled_numbers(left: str, right: str) 
         M=rows, N=columns, K=depth, A=left, B=right,
     )  # fmt: skip
     wanted = (a_values * powers[0]).double() @ (b_values * powers[1]).double().T
-    assert torch.allclose(out.double(), wanted, rtol=1e-5, atol=1e-4)
+    assert out[3].isnan().all()
+    assert torch.allclose(out.double(), wanted, rtol=1e-5, atol=1e-4, equal_nan=True)

@@ -68,6 +68,13 @@ def test_that_reaches_its_storage_on_purpose():
     )
 
 
+@pytest.mark.sanitize(bounds="storage", kernels=["assert_small"])
+def test_that_allows_another_kernel_its_storage():
+    copy_block[(2,)](
+        torch.zeros(16, device="cuda")[:12], torch.zeros(16, device="cuda"), 16, BLOCK=8
+    )
+
+
 def test_with_an_assertion_that_a_card_skips():
     assert_small[(1,)](torch.full((1,), 9, dtype=torch.int32, device="cuda"))
 

@@ -88,6 +88,7 @@ def test_a_report_fails_the_test_that_made_it(whole: Whole) -> None:
         "that_is_refused": "refused",
         "with_an_assertion_that_a_card_skips": "passed",
         "that_reaches_its_storage_on_purpose": "passed",
+        "that_allows_another_kernel_its_storage": "reported",
         "that_is_no_launch_for_a_card": "reported",
         "that_expects_what_a_card_refuses": "passed",
         "that_launches_nothing": "passed",
@@ -123,8 +124,8 @@ def test_a_test_that_launched_nothing_says_so(whole: Whole) -> None:
 
 def test_the_end_says_what_was_checked_and_how(whole: Whole) -> None:
     _, output, _ = whole
-    assert "checked 12 launches of 5 kernels in 12 tests" in output
-    assert "(bounds, overflow, races, uninitialized): 3 reports" in output
+    assert "checked 13 launches of 5 kernels in 13 tests" in output
+    assert "(bounds, overflow, races, uninitialized): 4 reports" in output
     assert "warning: assert_small: its own assertion fails: too large (" in output
     assert "refused in 1 test: the checker cannot follow it: inline assembly: activemask" in output
     operator = "aten::_thnn_fused_gru_cell has no kernel for the virtual device"
