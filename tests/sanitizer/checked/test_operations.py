@@ -254,15 +254,17 @@ def test_scaled_products_are_those_of_the_scaled_numbers(left: str, right: str) 
         """Make [lines, depth] numbers as a kernel gets them, and their values."""
         if name != "e2m1":
             number = torch.randn(rows, depth, generator=generator).to(kinds[name])
+            number[3, 32:] = 0
             return number, number.float()
         codes = torch.randint(0, 16, (rows, depth), generator=generator)
+        codes[3, 32:] = 0
         packed = (codes[:, 0::2] | codes[:, 1::2] << 4).to(torch.uint8)
         return packed, torch.tensor(E2M1)[codes]
 
     a, a_values = make_factor(left)
     b, b_values = make_factor(right)
     scales = [torch.randint(120, 132, (rows, depth // 32), generator=generator) for _ in range(2)]
-    scales[0][3, 1] = 255  # not a number
+    scales[0][3, 1] = 255  # not a number, nor is its product with zero
     powers = [torch.exp2(scale.float() - 127).repeat_interleave(32, 1) for scale in scales]
     powers[0][3, 32:] = torch.nan
     a_scale, b_scale = (scale.to(torch.uint8) for scale in scales)
