@@ -83,7 +83,7 @@ def test_no_answer_is_an_error(
     assert 0 < len(bad) < 10
     bes: dict[str, Any] = {how: share}
     server = serve(**bes)
-    limit = 3.0 if how == "hang" else PATIENCE_SECONDS
+    limit = 8.0 if how == "hang" else PATIENCE_SECONDS  # long enough for a busy machine
     answers = ask_server(lm_eval, server, numbers, request_timeout=limit)
     assert [answer.number for answer in answers] == numbers
     for answer in answers:
