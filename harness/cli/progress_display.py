@@ -115,7 +115,7 @@ class ProgressBars(ProgressDisplay):
         interval = FIRST_INTERVAL
         while not self._has_ended.wait(interval):
             for task in self.bar.tasks:
-                if not task.finished:
+                if task.started and not task.finished:
                     self.print_line(describe_task(task))
             interval = min(60.0, max(interval, (time.monotonic() - begun) / 4))
 

@@ -17,13 +17,17 @@ class ProveProgress(ProgressBars, ProveListener):
         self.task_ids: dict[tuple[str, str], TaskID] = {}
         for target in request.targets:
             for part in request.split_by_device():
-                words = f"SGLang {target.name} on {part.device}: importing"
-                task = self.bar.add_task(words, total=None)
+                words = f"SGLang {target.name} on {part.device}: waits for its turn"
+                task = self.bar.add_task(words, start=False, total=None)
                 self.task_ids[target.name, part.device] = task
 
     def report_release_start(self, release: str, device: str) -> None:
+        words = f"SGLang {release} on {device}: importing"
         if self.bar.disable:
-            self.print_line(f"SGLang {release} on {device}: importing")
+            self.print_line(words)
+        task = self._find_task(release, device)
+        self.bar.start_task(task)
+        self.bar.update(task, description=words)
 
     def report_release_collected(self, facts: ReleaseFacts, cells: int, sides: int) -> None:
         words = f"SGLang {facts.release} on {facts.device}"
