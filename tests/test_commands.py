@@ -24,6 +24,8 @@ def test_list_shows_every_toggle_with_its_state() -> None:
         assert f"{path.stem} " in done.stdout
     assert f"toggles, on SGLang {NEWEST}" in done.stdout
     assert "of these 27338, 27460 no longer apply" in done.stdout
+    narrow = call_unfix("list", "--release", NEWEST, COLUMNS="80").stdout.partition("\n\n")[0]
+    assert max(map(len, narrow.splitlines())) <= 80
     data = json.loads(call_unfix("list", "--json", "--release", "0.5.9", "kv_indices").stdout)
     assert {row["id"]: row["state"] for row in data["toggles"]} == dict.fromkeys(
         ("27338", "27460", "kv-indices-size-check"), "buggy"

@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import itertools
 import os
-import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -69,7 +68,7 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 
 def print_toggles(data: dict[str, Any], proofs: dict[str, list[str]]) -> None:
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 200
+    width = options.get_output_width()
     wide = width >= 120
     names = ("toggle", "state", *(("family", "symptom") if wide else ()))
     lines = [(*names, "the bug without the fix", "proven on")]
@@ -77,7 +76,7 @@ def print_toggles(data: dict[str, Any], proofs: dict[str, list[str]]) -> None:
         state = row["state"] or "?"
         texts = [row["id"], f"{state}, mended" if row["mended"] else state]
         texts += (row["family"], row["symptom"]) if wide else ()
-        places = proofs[row["id"]] if wide else [" ".join(p["where"] for p in row["proven"])]
+        places = proofs[row["id"]] if wide else [", ".join(p["where"] for p in row["proven"])]
         lines.append((*texts, row["title"], "\n".join(places)))
     print_columns(lines, width, [None, *(row["state"] for row in data["toggles"])])
     print()
@@ -96,7 +95,7 @@ def print_columns(lines: Sequence[Sequence[str]], width: int, states: Sequence[s
     `states` colours the second column of each line on a terminal.
     """
     widths = [max(len(line[n]) for line in lines) for n in range(len(lines[0]))]
-    left = max(40, width - sum(widths[:-2]) - 2 * (len(widths) - 1))
+    left = max(24, width - sum(widths[:-2]) - 2 * (len(widths) - 1))
     longest = max(len(part) for line in lines for part in line[-1].split("\n"))
     widths[-1] = min(longest, left // 2)
     widths[-2] = min(widths[-2], left - widths[-1])

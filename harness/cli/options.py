@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import math
 import re
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -186,8 +187,12 @@ def make_console() -> Console:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # main() handles it; rich would exit with 1
 
-    # A pipe has no width: a table in a log must not be truncated.
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    return Console(highlight=False, width=get_output_width())
+
+
+def get_output_width() -> int:
+    """Return COLUMNS or the terminal's width; a pipe has none: a table in a log is whole."""
+    return shutil.get_terminal_size((200, 0)).columns
 
 
 def print_diff(out: Console, diff: str) -> None:

@@ -74,7 +74,11 @@ def print_toggle(data: dict[str, Any]) -> None:
         facts += " · " + ", ".join(f"#{number}" for number in data["upstream"])
     out.print(Text(facts, style="dim"))
     if data["why"]:
-        print(textwrap.indent(textwrap.fill(data["why"], 96), "  "))
+        print(
+            textwrap.indent(
+                textwrap.fill(data["why"], min(96, options.get_output_width() - 2)), "  "
+            )
+        )
     for proof in data["proven"]:
         out.print(Text(f"proven on {proof}", style="dim"))
     for gap in data["not_proven"]:

@@ -10,7 +10,6 @@ from harness.runs.audit.findings import AuditFinding
 from harness.runs.audit.release_audit import ReleaseAudit
 from reports.audit import view
 from reports.shared import html_file
-from reports.shared.formatting import link_source
 
 STYLES = ("shared/bars.css", "audit/page.css")
 MAX_FINDINGS = 400  # findings with their code
@@ -23,7 +22,6 @@ def render_page(audit: ReleaseAudit, commit: str) -> str:
         "view": view,
         "plot": _draw_threshold,
         "most": MAX_FINDINGS,
-        "link_source": link_source,
     }
     return html_file.render_template(
         "audit/page.html.j2", values, [f"SGLang {audit.release}"], [commit], styles=STYLES

@@ -14,6 +14,7 @@ from harness.runs.audit.release_audit import ReleaseAudit
 from harness.store.rehearse.values import FindingRank
 from reports.audit import view
 from reports.audit.fault_words import ALL_FAULT_WORDS, find_fault_words
+from reports.shared.formatting import shorten_path
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS = {
@@ -77,7 +78,7 @@ def _make_entry(
     earlier = view.count_equal_lines_before(file, line)
     fingerprint = "\0".join((*key, *([str(earlier)] if earlier else [])))
     physical = {
-        "artifactLocation": {"uri": f"python/{view.shorten_path(file)}"},
+        "artifactLocation": {"uri": f"python/{shorten_path(file)}"},
         "region": {"startLine": line, "snippet": {"text": text}},
     }
     return {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.store.rehearse.values import FindingRank
 from reports.audit import view
+from reports.shared.formatting import shorten_path
 from reports.shared.terminal import make_table, print_tables, to_plain_text
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def _print_headline(audit: ReleaseAudit, console: Console, show_all: bool) -> No
                 finding.rank, "bold red" if finding.rank is FindingRank.REACHABLE else "yellow"
             ),
             to_plain_text(
-                f"{finding.kernel}\n{view.shorten_path(finding.file)}:{finding.line}\n{finding.text}"
+                f"{finding.kernel}\n{shorten_path(finding.file)}:{finding.line}\n{finding.text}"
             ),
             to_plain_text(f"{finding.headline}\n{finding.command}"),
             to_plain_text(view.name_deployments(finding)),

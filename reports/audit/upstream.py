@@ -8,6 +8,7 @@ from harness.store.rehearse.values import FindingRank
 from reports.audit import view
 from reports.audit.fault_words import find_fault_words
 from reports.shared import markdown
+from reports.shared.formatting import shorten_path
 
 _KIND_SENTENCES = {
     FindingKind.OVERFLOWS: (
@@ -28,7 +29,7 @@ def render_deployment_report(line: DeploymentFinding, release: str) -> str:
     verb = "does it" if line.rank is FindingRank.REACHABLE else "comes near to it"
     parts = [
         f"# `{line.kernel}`: {title}",
-        f"SGLang {release}, `{view.shorten_path(line.file)}:{line.line}`:",
+        f"SGLang {release}, `{shorten_path(line.file)}:{line.line}`:",
         _render_code(line),
         f"**Which deployment {verb}.** {', '.join(line.deployments)}: {line.headline}.",
         f"**To see it.** `{line.command}`",

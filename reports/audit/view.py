@@ -13,6 +13,7 @@ from harness.runs.audit.deployment_ranks import DeploymentFinding
 from harness.runs.audit.findings import AuditFinding, FindingKind
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.store.rehearse.values import FindingRank
+from reports.shared.formatting import shorten_path
 from reports.shared.tables import ReportTable, TableCell, TableRows, make_code_cell
 
 VERDICT_TONES = {
@@ -98,9 +99,12 @@ def describe_audit(audit: ReleaseAudit) -> str:
             f"of {audit.ranks.release}; possible by arithmetic alone: {len(possible)} findings"
             f"{new}, {launched} of them in kernels that a deployment launches"
         )
+    count = format_count(len(audit.findings), "finding")
+    found = {(finding.module, finding.kernel) for finding in audit.findings}
     return (
-        f"{format_count(len(audit.kernels), 'kernel')} of {audit.release}: {verdicts}; "
-        f"{format_count(len(audit.findings), 'finding')}, {confirmed} confirmed"
+        f"{f'{count} in {len(found)} of' if found else 'No finding in'} "
+        f"{format_count(len(audit.kernels), 'kernel')} of SGLang {audit.release}; {verdicts}; "
+        f"{format_count(confirmed, 'finding')} confirmed"
     )
 
 
@@ -133,12 +137,6 @@ def describe_affected_models(finding: AuditFinding) -> list[str]:
         for reach in finding.reaches
         if reach.threshold and name_model(finding)
     ]
-
-
-def shorten_path(file: str) -> str:
-    """Shorten a path to the part from the package on."""
-    parts = file.replace("!", "/").split("/")
-    return "/".join(parts[parts.index("sglang") :]) if "sglang" in parts else file
 
 
 def count_unknown_reasons(audit: ReleaseAudit) -> list[tuple[str, int]]:

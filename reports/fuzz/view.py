@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.store.fuzz.values import FuzzRun, FuzzTestResult, RunFailure
+from reports.shared.formatting import link_source
 from reports.shared.stand_ins import describe_run_stand_ins
 from reports.shared.tables import ReportTable, TableCell, TableRows, make_code_cell
 
@@ -17,9 +18,11 @@ def describe_run(run: FuzzRun) -> str:
     tried = sum(bool(test.examples and not test.left_out) for test in run.tests)
     applicable = sum(not test.left_out for test in run.tests)
     rate = run.examples / max(run.search_seconds, 0.001)
+    examples, _, failures = run.summary.partition("; ")
     return (
-        f"{run.search_seconds:.0f} of {run.budget:.0f} s, {rate:.0f}/s, {tried} of {applicable} "
-        f"tests; lines run: {toggled} of the toggled code, {lines} of its files; {run.summary}"
+        f"{failures} in {tried} of {applicable} tests; {examples} in {run.search_seconds:.0f} of "
+        f"{run.budget:.0f} s, {rate:.0f}/s; lines run: {toggled} of the toggled code, {lines} of "
+        "its files"
     )
 
 
@@ -30,6 +33,7 @@ def format_share(part: int, total: int) -> str:
 def make_test_table(run: FuzzRun) -> ReportTable:
     """Make a table: failing tests, then those with most examples, each with its nearest edge."""
     failing = {(failure.repro.test, failure.repro.release) for failure in run.new_failures}
+    places = {(one.repro.test, one.repro.release): n for n, one in enumerate(run.failures, 1)}
     tried = [test for test in run.tests if test.examples]
     tried.sort(key=lambda test: ((test.test, test.release) not in failing, -test.examples))
     rows: TableRows = [
@@ -37,6 +41,7 @@ def make_test_table(run: FuzzRun) -> ReportTable:
             TableCell(
                 test.test.partition("::")[2].removeprefix("test_"),
                 "broken" if (test.test, test.release) in failing else "",
+                link=f"#failure-{n}" if (n := places.get((test.test, test.release))) else "",
             ),
             test.release,
             str(test.examples),
@@ -57,7 +62,7 @@ def _describe_nearest_edge(test: FuzzTestResult) -> str:
 def make_coverage_table(run: FuzzRun) -> ReportTable:
     rows: TableRows = [
         [
-            make_code_cell(row.file),
+            make_code_cell(row.file, link_source(row.release, row.file, 1)),
             row.release,
             format_share(row.toggled, row.toggled_of),
             format_share(row.lines, row.lines_of),

@@ -137,7 +137,8 @@ def make_kernel_table(inventory: KernelInventory) -> ReportTable:
             ),
             describe_lines([kernel]),
             make_quiet_cell(describe_unreached_lines(kernel)),
-            list_launchers(kernel) or f"{kernel.obstacle}: {describe_way(kernel)}",
+            list_launchers(kernel)
+            or ": ".join(filter(None, (kernel.obstacle, describe_way(kernel)))),
         ]
         for kernel in inventory.kernels
     ]

@@ -63,9 +63,23 @@ function showFailures() {
   byId("more").textContent = `${Math.min(left, FAILURES)} more of ${left}`;
 }
 
+// A cell that failed leads to its place among the failures, which are made a few at a time.
+function nameOf(cell) {
+  const name = make("code", {}, cell.identity);
+  return cell.place < index.failures.length ? make("a", { href: `#cell-${encodeURIComponent(cell.identity)}` }, name) : name;
+}
+
+function reveal({ target }) {
+  const link = target.closest('a[href^="#cell-"]');
+  if (!link) return;
+  const place = matching.findIndex((cell) => decodeURIComponent(link.hash) === `#cell-${cell.identity}`);
+  shownFailures = Math.max(shownFailures, place + 1);
+  showFailures();
+}
+
 function row(cell) {
   return make(
-    "tr", {}, make("th", { scope: "row" }, make("code", {}, cell.identity)), make("td", {}, badge(cell.mark)),
+    "tr", {}, make("th", { scope: "row" }, nameOf(cell)), make("td", {}, badge(cell.mark)),
     make("td", { class: "n" }, cell.took ? seconds(cell.took) : ""), make("td", { class: "words" }, valuesOf(cell)),
   );
 }
@@ -173,6 +187,7 @@ function start() {
     showFailures();
   });
   for (const button of document.querySelectorAll("button.value")) button.addEventListener("click", () => pick(button));
+  document.addEventListener("click", reveal);
   document.addEventListener("keydown", (event) => {
     if (event.key === "/" && document.activeElement !== byId("search")) {
       event.preventDefault();

@@ -30,7 +30,7 @@ def sort_functions(run: PrRun) -> list[ChangedFunction]:
 def make_function_table(run: PrRun) -> ReportTable:
     rows: TableRows = [
         [
-            make_code_cell(f"{one.path}:{one.line}"),
+            make_code_cell(place := f"{one.path}:{one.line}", f"#{place}" if one.evidence else ""),
             make_code_cell(one.name) if one.name else make_quiet_cell("outside of functions"),
             make_mark(get_mark(one)),
             describe_items(one),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 from harness.core.wording import format_count, format_duration
 from harness.store.pr.part_results import (
@@ -63,6 +64,10 @@ class ReviewDetail:
     lines: list[str] = field(default_factory=list)
     diff: str = ""
 
+    @property
+    def link(self) -> str:
+        return f"#{quote(f'{self.mark.word} {self.title}')}"
+
 
 @dataclass(frozen=True)
 class ReviewSection:
@@ -82,7 +87,7 @@ def describe_run(run: PrRun) -> str:
     """Describe a run in one sentence."""
     changed = sum(file.added for file in run.files)
     return (
-        f"{run.headline[:1].upper()}{run.headline[1:]}. "
+        f"{run.headline[:1].upper()}{run.headline[1:]}; "
         f"{format_count(len(run.files), 'file')} of the package, {format_count(changed, 'line')}; "
         f"{run.base}..{run.head} in {format_duration(run.seconds)}"
     )
@@ -101,6 +106,13 @@ def make_sections(run: PrRun) -> list[ReviewSection]:
     return [make(run) for part, make in makers.items() if part in run.parts]
 
 
+def _add_detail(rows: TableRows, details: list[ReviewDetail], detail: ReviewDetail) -> None:
+    """Add a detail, to which the newest row leads."""
+    details.append(detail)
+    cell = rows[-1][0]
+    rows[-1][0] = make_code_cell(cell if isinstance(cell, str) else cell.text, detail.link)
+
+
 def make_file_table(run: PrRun) -> ReportTable:
     rows: TableRows = [
         [make_code_cell(file.path), str(file.added or ""), str(file.removed or "")]
@@ -113,7 +125,7 @@ def make_file_table(run: PrRun) -> ReportTable:
 
 def _make_toggles(run: PrRun) -> ReviewSection:
     rows: TableRows = []
-    details = []
+    details: list[ReviewDetail] = []
     for toggle in run.toggles:
         mark = MARKS[toggle.effect.value]
         place = f"{toggle.path}:{toggle.line}" if toggle.path else ""
@@ -129,7 +141,7 @@ def _make_toggles(run: PrRun) -> ReviewSection:
         )
         if toggle.why or toggle.diff:
             lines = [toggle.why] if toggle.why else []
-            details.append(ReviewDetail(mark, toggle.id, lines, toggle.diff))
+            _add_detail(rows, details, ReviewDetail(mark, toggle.id, lines, toggle.diff))
     unchanged = run.toggle_count - len(run.toggles)
     summary = f"{unchanged} of {run.toggle_count} toggles are as before"
     counts = [
@@ -156,7 +168,7 @@ def get_guard_mark(change: GuardChange) -> ReportMark:
 
 def _make_suites(run: PrRun) -> ReviewSection:
     rows: TableRows = []
-    details = []
+    details: list[ReviewDetail] = []
     for guard in run.guards:
         mark = get_guard_mark(guard)
         reached = run.reaching.get(guard.guard.partition("[")[0], 0)
@@ -174,7 +186,7 @@ def _make_suites(run: PrRun) -> ReviewSection:
             example = [f"    {line}" for line in guard.example]
             lines = [line for line in (guard.why, guard.headline) if line]
             title = f"{guard.guard} for {guard.toggle}" if guard.toggle else guard.guard
-            details.append(ReviewDetail(mark, title, [*lines, *example]))
+            _add_detail(rows, details, ReviewDetail(mark, title, [*lines, *example]))
     heads = ("guard", "toggle", "as it is", "before", "after", "changed lines")
     cells = [guard for guard in run.guards if guard.toggle]
     proven = sum(guard.after == "proven" for guard in cells)
@@ -233,7 +245,7 @@ def _make_findings(run: PrRun) -> ReviewSection:
 
 def _make_kernels(run: PrRun) -> ReviewSection:
     rows: TableRows = []
-    details = []
+    details: list[ReviewDetail] = []
     for kernel in run.kernels:
         mark = MARKS[kernel.answer.value]
         counted = (
@@ -257,7 +269,7 @@ def _make_kernels(run: PrRun) -> ReviewSection:
                 "the smallest launch:",
                 *(f"    {line}" for line in kernel.smallest),
             ]
-            details.append(ReviewDetail(mark, kernel.kernel, lines))
+            _add_detail(rows, details, ReviewDetail(mark, kernel.kernel, lines))
     compared = [kernel for kernel in run.kernels if kernel.answer is not KernelAnswer.NOT_COMPARED]
     counts = [
         f"{number} {answer}"
@@ -278,7 +290,7 @@ def _make_kernels(run: PrRun) -> ReviewSection:
 
 def _make_faults(run: PrRun) -> ReviewSection:
     rows: TableRows = []
-    details = []
+    details: list[ReviewDetail] = []
     for fault in run.faults:
         if fault.nearest:
             place, nearest = (
@@ -290,7 +302,8 @@ def _make_faults(run: PrRun) -> ReviewSection:
                 [make_code_cell(fault.id), place, mark, fault.words, nearest, fault.nearness]
             )
             title = f"{fault.id}: {fault.words}"
-            details.append(ReviewDetail(MARKS[fault.outcome], title, [], fault.diff))
+            detail = ReviewDetail(MARKS[fault.outcome], title, [], fault.diff)
+            _add_detail(rows, details, detail)
     for path, faults in group_unguarded_faults(run).items():
         mark = make_mark(MARKS[faults[0].outcome])
         words = describe_unguarded_faults(faults)
@@ -313,7 +326,7 @@ def _make_faults(run: PrRun) -> ReviewSection:
 
 def _make_zoo(run: PrRun) -> ReviewSection:
     rows: TableRows = []
-    details = []
+    details: list[ReviewDetail] = []
     for claim in run.claims:
         if claim.is_worse:
             mark = MARKS["holds no more" if claim.is_lost else "moves"]
@@ -333,7 +346,7 @@ def _make_zoo(run: PrRun) -> ReviewSection:
         if not mark.good:
             title = f"{claim.architecture}: {claim.claim}"
             lines = [line for line in (claim.headline, claim.difference) if line]
-            details.append(ReviewDetail(mark, title, lines))
+            _add_detail(rows, details, ReviewDetail(mark, title, lines))
     heads = ("architecture", "claim", "", "before", "after")
     table = ReportTable("Architectures that run changed code", heads, rows)
     return ReviewSection(
@@ -343,7 +356,7 @@ def _make_zoo(run: PrRun) -> ReviewSection:
 
 def _make_rehearsals(run: PrRun) -> ReviewSection:
     rows: TableRows = []
-    details = []
+    details: list[ReviewDetail] = []
     for rehearsal in run.rehearsals:
         mark = MARKS[
             "breaks" if rehearsal.is_broken else "worse" if rehearsal.is_worse else "other"
@@ -355,9 +368,8 @@ def _make_rehearsals(run: PrRun) -> ReviewSection:
             [make_code_cell(rehearsal.deployment), rehearsal.what, make_mark(mark), before, after]
         )
         if not mark.good:
-            details.append(
-                ReviewDetail(mark, f"{rehearsal.deployment}: {rehearsal.what}", [rehearsal.after])
-            )
+            title = f"{rehearsal.deployment}: {rehearsal.what}"
+            _add_detail(rows, details, ReviewDetail(mark, title, [rehearsal.after]))
     summary = _describe_touched(run.deployments, "deployment")
     if not rows and any(not item.left_out for item in run.deployments):
         summary += "; their memory, kernels and findings are as before"

@@ -70,8 +70,8 @@ function bigMatrix() {
     }
     table.append(body);
   }
-  // Columns share the width; below 54 pixels each, the table scrolls in its box.
-  table.style.minWidth = `${(innerWidth <= 900 ? 132 : 210) + 54 * index.columns.length}px`;
+  // Columns share the width; below 50 pixels each, the table scrolls in its box.
+  table.style.minWidth = `${(innerWidth <= 900 ? 184 : 210) + 50 * index.columns.length}px`;
   return table;
 }
 

@@ -54,6 +54,12 @@ def shorten_text(text: str, max_length: int) -> str:
     return f"{shown[: max_length // 2]} … {left} letters … {shown[len(shown) - max_length // 2 :]}"
 
 
+def shorten_path(file: str) -> str:
+    """Shorten a path to the part from the package on."""
+    parts = file.replace("!", "/").split("/")
+    return "/".join(parts[parts.index("sglang") :]) if "sglang" in parts else file
+
+
 def link_source(release: str, file: str, line: int) -> str:
     """Link a line of a released SGLang, by its path from the package on; '' for other sources."""
     if not re.fullmatch(r"\d+(\.\d+)+", release) or not file.startswith("sglang/"):

@@ -29,6 +29,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "when": formatting.format_time,
     "short": formatting.to_single_line,
     "cut": formatting.truncate_start,
+    "from_package": formatting.shorten_path,
 }
 
 
@@ -50,8 +51,12 @@ def render_template(
     script = f'(() => {{\n"use strict";\n{body}}})();\n'
     jinja = make_environment()
     # Globals, unlike the values of one rendering, reach the macros of an imported file.
-    jinja.globals |= {"style": Markup(style), "script": Markup(script)}
-    jinja.globals["policy"] = build_content_policy(style, script)
+    jinja.globals |= {
+        "style": Markup(style),
+        "script": Markup(script),
+        "policy": build_content_policy(style, script),
+        "link_source": formatting.link_source,
+    }
     page = jinja.get_template(template).render(
         values,
         tested=" · ".join(dict.fromkeys(filter(None, tested))),

@@ -1,4 +1,4 @@
-// What every page has: the choice of a theme, and a filter above each long table.
+// What every page has: the choice of a theme, rows that open, and a filter above each long table.
 const THEMES = ["auto", "light", "dark"];
 
 function storedTheme(value) {
@@ -21,6 +21,25 @@ document.getElementById("theme").addEventListener("click", () => {
   setTheme(next);
   storedTheme(next);
 });
+
+// A click anywhere in a row follows its first link; what is folded opens as a link leads to it.
+document.addEventListener("click", ({ target }) => {
+  const clicked = target.closest("a, button, input, label, summary");
+  const link = clicked || (String(getSelection()) ? null : target.closest("tr")?.querySelector("a"));
+  if (link && link !== clicked) link.click();
+  else if (link?.hash) document.getElementById(decodeURIComponent(link.hash.slice(1)))?.closest("details")?.setAttribute("open", "");
+});
+
+// A long name or path breaks between its words, not inside of one.
+for (const cell of document.querySelectorAll("td, th, .name")) {
+  const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+  const texts = [];
+  while (walker.nextNode()) texts.push(walker.currentNode);
+  for (const text of texts) {
+    const parts = text.data.split(/(?<=[/._:])(?=[A-Za-z])|(?<=[a-z\d])(?=[A-Z])/);
+    if (parts.length > 1) text.replaceWith(...parts.flatMap((part) => [part, document.createElement("wbr")]).slice(0, -1));
+  }
+}
 
 for (const box of document.querySelectorAll(".tall")) {
   const input = Object.assign(document.createElement("input"), { type: "search", placeholder: "filter", ariaLabel: `Filter ${box.ariaLabel}` });

@@ -140,13 +140,13 @@ def make_run() -> FuzzRun:
     return run
 
 
-SUMMARY = (
-    "20 of 60 s, 20/s, 2 of 2 tests; lines run: 3/4 of the toggled code, 10/200 of its files; "
-    "400 examples; 1 failure"
+ANSWER = "1 failure in 2 of 2 tests"
+FIGURES = (
+    "400 examples in 20 of 60 s, 20/s; lines run: 3/4 of the toggled code, 10/200 of its files"
 )
 CONTENTS = (
-    *("fullness 0.75", "3/4", "10/200", "failed: 1.0-x (not shrunk)", "no [1]", "a=1", SUMMARY),
-    *("a worker [2] ended", "every possible example", "sglang/a.py"),
+    *("fullness 0.75", "3/4", "10/200", "failed: 1.0-x (not shrunk)", "no [1]", "a=1", ANSWER),
+    *(FIGURES, "a worker [2] ended", "every possible example", "sglang/a.py"),
     *("left out: suites/k/test_k.py::test_z on 1.0: it draws no examples", "fuzz --replay x.json"),
 )
 
@@ -155,7 +155,7 @@ def test_each_report_of_a_run_has_all_its_results(capsys: pytest.CaptureFixture[
     terminal.print_run(make_run(), options.make_console())
     shown = capsys.readouterr().out
     assert shown.splitlines()[1].startswith("x "), "the failing test comes first"
-    assert f"red  seed 7; {SUMMARY}\nagain: unfix report fuzz-1\n" in shown
+    assert f"red  seed 7; {ANSWER}; {FIGURES}\nagain: unfix report fuzz-1\n" in shown
     in_markdown = html.unescape(markdown.render_markdown(make_run()))
     in_page = html.unescape(page.render_page(make_run()))
     for report in (shown, in_markdown, in_page):

@@ -13,8 +13,6 @@ from rich.console import Console
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-FITS = "document.documentElement.scrollWidth <= window.innerWidth"
-
 
 def to_text(print_run: Callable[[Any, Console], None], run: Any, width: int = 160) -> str:
     """Return the output on a terminal, without colours."""
@@ -59,10 +57,3 @@ def show_page(
         tab.goto(file.as_uri())
         assert events == [file.as_uri()]
     tab.evaluate("localStorage.clear()")  # pages of one tab share what they store
-
-
-def assert_fits(page: Page, *widths: int) -> None:
-    """Assert that the page itself never scrolls sideways."""
-    for width in widths:
-        page.set_viewport_size({"width": width, "height": 800})
-        assert page.evaluate(FITS)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from evaluated import HOSTILE, LONG
-from rendering import assert_fits, show_page, to_text
+from rendering import show_page, to_text
 
 from harness.core.outcomes import Outcome, RunStatus
 from harness.store.matrix.values import CellAttempt, MatrixCellResult, MatrixRun
@@ -101,7 +101,6 @@ def test_the_page_shows_failures_first_without_active_content(tab: Page, tmp_pat
     assert "1 cell failed and then passed: flaky, and not green" in tab.inner_text(".problems")
     assert tab.locator(".problems li").count() == len(run.problems) + 1
     assert "lost, then rerun" in tab.inner_text(".facts >> nth=0")
-    assert_fits(tab, 1280, 400)
 
 
 def test_cells_are_grouped_and_filtered_and_a_group_is_filled_when_it_opens(

@@ -30,6 +30,7 @@ from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import RehearsalRun
 from harness.workers.release_target import ReleaseTarget
 from reports.audit import view
+from reports.shared.formatting import shorten_path
 
 REHEARSAL_SECONDS = 600.0  # the limit of one deployment, beside others
 
@@ -79,7 +80,7 @@ def _drop_old_lines(audit: ReleaseAudit, earlier: Path) -> ReleaseAudit:
         text = line.key[2]
         lines = view.read_source_lines(line.file)
         function = find_function(lines, line.line)
-        known = before.count_lines(view.shorten_path(line.file), function, text)
+        known = before.count_lines(shorten_path(line.file), function, text)
         return not function or count_lines(lines, function, text) > known
 
     assert audit.ranks is not None
