@@ -66,6 +66,7 @@ def test_report_lists_and_shows_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
     file = tmp_path / "a.sqlite"
     store = Store(file)
     red = make_awful_evaluation()
@@ -78,6 +79,9 @@ def test_report_lists_and_shows_it(
         r"eval-20261121-000000-abcd +eval +2026-11-21\S+ +finished +green +cpu: ", listed
     )
     assert re.search(r"eval-bad +eval +2026-11-21\S+ +finished +red +bad: ", listed)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert report_store(file, list=True) == 0
+    assert "eval-20261121-000000-abcd " in capsys.readouterr().out
     assert report_store(file, list=True, json=True) == 0
     assert [one["id"] for one in json.loads(capsys.readouterr().out)] == [
         "eval-20261121-000000-abcd", "eval-bad"

@@ -115,10 +115,12 @@ def _print_runs(store: Store, as_json: bool) -> int:
     if as_json:
         options.print_json([kind.to_list_row(run) for kind, run in found])
         return 0
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table("run", "what", "started", "status", "", "", box=None, pad_edge=False)
+    # An id is copied into the next command: it is never cut.
+    ids = Column("run", min_width=max((len(run.id) for _, run in found), default=0))
+    table = Table(ids, "what", "started", "status", "", "", box=None, pad_edge=False)
     for kind, run in found:
         row = kind.to_list_row(run)
         cells = [row[name] for name in ("id", "kind", "started", "status")]
