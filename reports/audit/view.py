@@ -103,7 +103,7 @@ def describe_audit(audit: ReleaseAudit) -> str:
     found = {(finding.module, finding.kernel) for finding in audit.findings}
     return (
         f"{f'{count} in {len(found)} of' if found else 'No finding in'} "
-        f"{format_count(len(audit.kernels), 'kernel')} of SGLang {audit.release}; {verdicts}; "
+        f"{format_count(len(audit.kernels), 'kernel')} of {audit.release}; {verdicts}; "
         f"{format_count(confirmed, 'finding')} confirmed"
     )
 

@@ -309,8 +309,8 @@ ANSWERS = {
     "a fuzzing run": "1 failure in 1 of 1 tests",
     "a zoo run": "116 of 139 architectures start, 14 of 14 kernel families are green on SGLang "
     "0.5.23, virtual H100",
-    "an audit": "10 findings in 4 of 44 kernels of SGLang 0.5.23",
-    "an audit without findings": "No finding in 40 kernels of SGLang 0.5.23",
+    "an audit": "10 findings in 4 of 44 kernels of 0.5.23",
+    "an audit without findings": "No finding in 40 kernels of 0.5.23",
 }
 
 
