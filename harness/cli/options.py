@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import os
 import re
 import shutil
 import sys
@@ -192,6 +193,8 @@ def make_console() -> Console:
 
 def get_output_width() -> int:
     """Return COLUMNS or the terminal's width; a pipe has none: a table in a log is whole."""
+    if not sys.stdout.isatty() and not os.environ.get("COLUMNS"):
+        return 200  # `__stdout__`, which is asked otherwise, may be a terminal nevertheless
     return shutil.get_terminal_size((200, 0)).columns
 
 
