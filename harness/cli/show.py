@@ -74,11 +74,8 @@ def print_toggle(data: dict[str, Any]) -> None:
         facts += " · " + ", ".join(f"#{number}" for number in data["upstream"])
     out.print(Text(facts, style="dim"))
     if data["why"]:
-        print(
-            textwrap.indent(
-                textwrap.fill(data["why"], min(96, options.get_output_width() - 2)), "  "
-            )
-        )
+        width = min(96, options.get_output_width() - 2)
+        print(textwrap.indent(textwrap.fill(data["why"], width), "  "))
     for proof in data["proven"]:
         out.print(Text(f"proven on {proof}", style="dim"))
     for gap in data["not_proven"]:

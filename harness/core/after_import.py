@@ -23,6 +23,17 @@ def call_after_import(functions: Mapping[str, AfterImport]) -> None:
         sys.meta_path.insert(position, AfterImportFinder(waiting))
 
 
+def find_spec_behind(
+    finder: Any, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+) -> ModuleSpec | None:
+    """Ask the finders behind one; some of them call a function after the import."""
+    for other in sys.meta_path[sys.meta_path.index(finder) + 1 :]:
+        spec: ModuleSpec | None = other.find_spec(name, path, target)
+        if spec is not None:
+            return spec
+    return None
+
+
 def rebind_in_all_modules(name: str, old: Any, new: Any) -> None:
     """Bind a name anew in each imported module that binds it to `old`."""
     modules: list[Any] = list(sys.modules.values())

@@ -16,6 +16,7 @@ from importlib.util import decode_source
 from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any
 
+from harness.core.after_import import find_spec_behind
 from harness.core.code_digest import compute_digest
 from harness.patching.attestation import AttestationRecorder
 from harness.patching.instrumentation import InstrumentedModule, compile_instrumented
@@ -118,7 +119,7 @@ class PatchingFinder:
         if fullname != SGLANG_PACKAGE and not fullname.startswith(SGLANG_PACKAGE + "."):
             return None
         if self._modules is None:
-            spec = self._next_spec(SGLANG_PACKAGE, None, None)
+            spec = find_spec_behind(self, SGLANG_PACKAGE)
             if spec is None or not spec.submodule_search_locations:
                 return None
             modules, self._recorder = self._load_plan(next(iter(spec.submodule_search_locations)))
@@ -127,7 +128,7 @@ class PatchingFinder:
         patched = self._modules.get(fullname)
         if patched is None or self._recorder is None:
             return None
-        spec = self._next_spec(fullname, path, target)
+        spec = find_spec_behind(self, fullname, path, target)
         if spec is None or spec.origin is None:
             return None
         spec.loader = PatchedLoader(
@@ -152,13 +153,3 @@ class PatchingFinder:
                     f"{name} was loaded without its toggles by {type(loader).__name__}, an import "
                     "hook in front of unfix's"
                 )
-
-    def _next_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
-    ) -> ModuleSpec | None:
-        for finder in sys.meta_path:
-            if finder is not self and hasattr(finder, "find_spec"):
-                spec = finder.find_spec(fullname, path, target)
-                if spec is not None:
-                    return spec
-        return None

@@ -26,6 +26,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from harness.core.after_import import find_spec_behind
 from harness.core.paths import HARNESS_FOLDER, shorten_release_paths
 
 PACKAGE = "sglang"
@@ -106,7 +107,7 @@ class ImportRuns:
         is_own = name.partition(".")[0] == PACKAGE
         if self._recording == (EVERYBODY if is_own else ""):
             return None
-        spec = self._find_behind(name, path, target)
+        spec = find_spec_behind(self, name, path, target)
         loader: Any = spec.loader if spec is not None else None
         if type(loader) in (SourceFileLoader, ExtensionFileLoader):
             dependent = "" if not is_own and _is_foreign(loader.path) else EVERYBODY
@@ -118,16 +119,6 @@ class ImportRuns:
 
             loader.exec_module = execute
         return spec
-
-    def _find_behind(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None
-    ) -> ModuleSpec | None:
-        """Ask the finders behind this one; some of them call a function after the import."""
-        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                return spec
-        return None
 
     # What ran
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.core.wording import format_count
 from harness.store.fuzz.values import FuzzRun, FuzzTestResult, RunFailure
 from reports.shared.formatting import link_source
 from reports.shared.stand_ins import describe_run_stand_ins
@@ -18,11 +19,11 @@ def describe_run(run: FuzzRun) -> str:
     tried = sum(bool(test.examples and not test.left_out) for test in run.tests)
     applicable = sum(not test.left_out for test in run.tests)
     rate = run.examples / max(run.search_seconds, 0.001)
-    examples, _, failures = run.summary.partition("; ")
     return (
-        f"{failures} in {tried} of {applicable} tests; {examples} in {run.search_seconds:.0f} of "
-        f"{run.budget:.0f} s, {rate:.0f}/s; lines run: {toggled} of the toggled code, {lines} of "
-        "its files"
+        f"{run.failure_words} in {tried} of {applicable} tests; "
+        f"{format_count(run.examples, 'example')} in {run.search_seconds:.0f} of "
+        f"{run.budget:.0f} s, {rate:.0f}/s; "
+        f"lines run: {toggled} of the toggled code, {lines} of its files"
     )
 
 

@@ -151,6 +151,13 @@ CONTENTS = (
 )
 
 
+def test_no_problem_is_left_out_of_the_page() -> None:
+    run = make_run()
+    run.problems = [f"a worker ended with {code}" for code in range(100, 130)]
+    shown = page.render_page(run)
+    assert [problem for problem in run.problems if problem not in shown] == []
+
+
 def test_each_report_of_a_run_has_all_its_results(capsys: pytest.CaptureFixture[str]) -> None:
     terminal.print_run(make_run(), options.make_console())
     shown = capsys.readouterr().out

@@ -28,8 +28,7 @@ def make_trial(
     )
 
 
-@pytest.fixture
-def search() -> BisectSearch:
+def make_search() -> BisectSearch:
     names = ["a", "b", "c", "d"]
     trials = [
         make_trial([], Verdict.PASSES, "base"),
@@ -66,6 +65,11 @@ def search() -> BisectSearch:
         verdict="found",
         summary=f"a: it makes it fail {HOSTILE}",
     )
+
+
+@pytest.fixture
+def search() -> BisectSearch:
+    return make_search()
 
 
 def test_the_page_shows_the_search_without_active_content(

@@ -126,8 +126,12 @@ class SearchDriver:
         part.refused = refused
         self.search.toggle_searches.append(part)
         base_runs = 1 if self.runner.is_deterministic else 3
-        _, usual_runs = estimate_runs(candidates, self.runner.jobs, find_all, base_runs)
-        self.listener.report_part(part, 0 if repeat > 1 else usual_runs)
+        self.listener.report_part(
+            part,
+            0
+            if repeat > 1
+            else estimate_runs(candidates, self.runner.jobs, find_all, base_runs)[1],
+        )
 
         def ask(batch: list[SearchQuestion]) -> list[search_questions.SearchAnswer]:
             trials = self.run_batch(version, candidates, name, batch)

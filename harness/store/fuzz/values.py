@@ -114,10 +114,11 @@ class FuzzRun(msgspec.Struct):
         return self.status is RunStatus.FINISHED and not self.new_failures and not self.problems
 
     @property
-    def summary(self) -> str:
+    def failure_words(self) -> str:
         known_count = len(self.failures) - len(self.new_failures)
         known = f", {known_count} known" if known_count else ""
-        return (
-            f"{format_count(self.examples, 'example')}; "
-            f"{format_count(len(self.new_failures), 'failure')}{known}"
-        )
+        return f"{format_count(len(self.new_failures), 'failure')}{known}"
+
+    @property
+    def summary(self) -> str:
+        return f"{format_count(self.examples, 'example')}; {self.failure_words}"
