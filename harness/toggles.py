@@ -20,6 +20,7 @@ from harness.core.errors import PatchError, UnknownToggleError
 from harness.fixes.patch_plan import Direction, SourceChange, ToggleChoice
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.patching import bootstrap
 from harness.patching.live_engine import engine
 
 
@@ -97,8 +98,9 @@ def _make_choices(
 ) -> tuple[ToggleChoice, ...]:
     if not names:
         raise UnknownToggleError(f"{direction.value} of no toggle: name at least one")
+    places = tuple(dict.fromkeys((*map(Path, bootstrap.read_toggle_folders()), *folders)))
     return tuple(
-        ToggleChoice(toggle, direction) for toggle in _load_catalogue(folders).select_all(names)
+        ToggleChoice(toggle, direction) for toggle in _load_catalogue(places).select_all(names)
     )
 
 

@@ -102,6 +102,14 @@ def test_each_form_changes_and_is_restored(
     assert_unchanged(before)
 
 
+def test_a_process_finds_the_toggles_of_the_folders_that_a_command_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("UNFIX_TOGGLES", str(FOLDER[0]))
+    with toggles.reverted("toy-plain"):
+        assert forms.plain(1, 2) != 4
+
+
 def test_all_is_as_it_was_also_when_the_body_raised() -> None:
     before = take_snapshot()
     with (

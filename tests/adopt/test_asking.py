@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 from calling import TOY
 from fixture_types import Patch
 
+from harness.cli import options
+from harness.cli.adopt import output
 from harness.fixes.registry import toggle_catalogue
 from harness.releases import source_trees
 from harness.runs.adopt import detection
@@ -64,9 +67,15 @@ def test_a_guard_detects_that_fails_only_when_reverted(tmp_path: Path, monkeypat
     }
 
 
-def test_once_its_time_is_over_no_guard_begins(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_once_its_time_is_over_no_guard_begins(
+    tmp_path: Path, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
+) -> None:
     [report] = report_detections(tmp_path, monkeypatch, "toy-plain", seconds=0.0).values()
     assert (report.asked, report.left_out) == (0, 4)
+    output.print_detection(options.make_console(), "toy-plain", report, " --toggles mine")
+    shown = capsys.readouterr().out
+    assert "toy-plain: no guard was asked on SGLang toy\n" in shown
+    assert "4 more guards were not asked: `unfix adopt --ask toy-plain --toggles mine`" in shown
 
 
 def test_the_guards_of_a_toggles_family_are_asked_first(tmp_path: Path) -> None:

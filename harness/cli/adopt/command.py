@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -138,6 +139,11 @@ def _get_folder(request: AdoptRequest) -> Path:
     return request.toggles[-1] if request.toggles else paths.toggles_folder()
 
 
+def _format_folders(request: AdoptRequest) -> str:
+    """Format the options that find the new toggles in the next command."""
+    return "".join(f" --toggles {shlex.quote(str(folder))}" for folder in request.toggles or ())
+
+
 def _read_patch(request: AdoptRequest) -> FixDiff:
     if request.repo is not None:
         if not request.fix:
@@ -255,6 +261,7 @@ def _report_adopted(
         options.print_json(data | {"drift": survey.as_data(), "asked": answers})
         return exit_code
     out = options.make_console()
+    folders = _format_folders(request)
     for adoption in adopted:
         output.print_adopted(adoption, survey, trials.get(adoption.toggle.id), out)
     for change in omitted:
@@ -264,12 +271,13 @@ def _report_adopted(
         out.print(f"written: {file}")
     if detections is not None:
         for toggle in toggles:
-            output.print_detection(out, toggle.id, detections.get(toggle.id))
+            output.print_detection(out, toggle.id, detections.get(toggle.id), folders)
     if files:
         names = " ".join(toggle.id for toggle in toggles)
+        history = "" if folders else " put them into tests/history.yaml,"
         out.print(
-            f"next: compare the states with the pull request, put them into tests/history.yaml, "
-            f"write a guard (CONTRIBUTING), and `unfix prove {names}`"
+            f"next: compare the states with the pull request,{history} write a guard "
+            f"(CONTRIBUTING), and `unfix prove {names}{folders}`"
         )
     return exit_code
 
@@ -310,7 +318,8 @@ def _run_suites(request: AdoptRequest, toggles: Sequence[Toggle]) -> int:
         options.print_json({name: asdict(report) for name, report in reports.items()})
     else:
         for toggle in toggles:
-            output.print_detection(options.make_console(), toggle.id, reports.get(toggle.id))
+            out, folders = options.make_console(), _format_folders(request)
+            output.print_detection(out, toggle.id, reports.get(toggle.id), folders)
     return 0 if all(t.id in reports and reports[t.id].notices for t in toggles) else 1
 
 

@@ -69,7 +69,10 @@ def print_adopted(
     out.print()
 
 
-def print_detection(out: Console, name: str, report: DetectionReport | None) -> None:
+def print_detection(
+    out: Console, name: str, report: DetectionReport | None, folders: str = ""
+) -> None:
+    """Print the guards of a toggle; `folders`: the options that find its file."""
     from rich.text import Text
 
     if report is None:
@@ -81,16 +84,20 @@ def print_detection(out: Console, name: str, report: DetectionReport | None) -> 
         out.print(Text(f"{name}: {len(guards)} {where} detect it:", style="green"))
     elif report.runs:
         out.print(Text(f"{name}: no guard detects it; {len(guards)} {where} run its code:"))
-    else:
+    elif report.asked:
         out.print(Text(f"{name}: no guard detects it, and none {where} runs its code"))
+    else:
+        out.print(Text(f"{name}: no guard was asked on SGLang {report.release}"))
     for guard in guards[:MAX_NAMED_GUARDS]:
         out.print(Text(f"  {guard}"), soft_wrap=True)
     if len(guards) > MAX_NAMED_GUARDS:
         out.print(f"  and {len(guards) - MAX_NAMED_GUARDS} more")
     if report.left_out:
-        out.print(f"{report.left_out} more guards were not asked: `unfix adopt --ask {name}` does")
+        asking = f"`unfix adopt --ask {name}{folders}` does"
+        out.print(f"{report.left_out} more guards were not asked: {asking}", soft_wrap=True)
     if not report.notices:
-        out.print(f"to write one, begin with the template of `unfix adopt --guard {name}`")
+        template = f"`unfix adopt --guard {name}{folders}`"
+        out.print(f"to write one, begin with the template of {template}", soft_wrap=True)
 
 
 def adopted_to_json(
