@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -16,9 +15,6 @@ from hypothesis import HealthCheck, settings
 
 from harness.core import preparation
 from harness.guards import hypothesis_adapter, profiles
-
-# `readline` sets it, which pytest imports; a table in a pipe would have that width.
-os.environ.pop("COLUMNS", None)
 
 TOY = Path(__file__).parent / "toy"
 # The tests under releases/ run in a release's environment, over the real release.

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import re
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -17,6 +22,21 @@ from harness.releases import managed_releases
 NEWEST = managed_releases.get_newest_release().name
 
 
+def read_terminal(*words: str, **environment: str) -> str:
+    """Return what a command prints on a terminal, without colours."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [paths.project_folder() / "unfix", *words], stdout=theirs, env={**os.environ, **environment}
+    ):
+        os.close(theirs)
+        text = b""
+        with contextlib.suppress(OSError):  # the other end is closed
+            while part := os.read(ours, 1 << 16):
+                text += part
+    os.close(ours)
+    return re.sub(r"\x1b\[[\d;]*m", "", text.decode()).replace("\r\n", "\n")
+
+
 def test_list_shows_every_toggle_with_its_state() -> None:
     done = call_unfix("list", "--release", NEWEST)
     assert done.returncode == 0
@@ -24,7 +44,8 @@ def test_list_shows_every_toggle_with_its_state() -> None:
         assert f"{path.stem} " in done.stdout
     assert f"toggles, on SGLang {NEWEST}" in done.stdout
     assert "of these 27338, 27460 no longer apply" in done.stdout
-    narrow = call_unfix("list", "--release", NEWEST, COLUMNS="80").stdout.partition("\n\n")[0]
+    assert call_unfix("list", "--release", NEWEST, COLUMNS="80").stdout == done.stdout
+    narrow = read_terminal("list", "--release", NEWEST, COLUMNS="80").partition("\n\n")[0]
     assert max(map(len, narrow.splitlines())) <= 80
     data = json.loads(call_unfix("list", "--json", "--release", "0.5.9", "kv_indices").stdout)
     assert {row["id"]: row["state"] for row in data["toggles"]} == dict.fromkeys(

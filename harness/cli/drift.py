@@ -195,7 +195,7 @@ def print_drift(
     def add_row(title: str, states: list[str]) -> None:
         cells = (STATE_MARKS[state] for state in states)
         words = (Text(short if narrow else full, style=style) for full, short, style in cells)
-        grid.add_row(title, *words)
+        grid.add_row(f"{title} ", *words)
 
     for toggle in survey.toggles:
         states = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-import os
 import re
 import shutil
 import sys
@@ -192,10 +191,11 @@ def make_console() -> Console:
 
 
 def get_output_width() -> int:
-    """Return COLUMNS or the terminal's width; a pipe has none: a table in a log is whole."""
-    if not sys.stdout.isatty() and not os.environ.get("COLUMNS"):
-        return 200  # `__stdout__`, which is asked otherwise, may be a terminal nevertheless
-    return shutil.get_terminal_size((200, 0)).columns
+    """Return the terminal's width; a pipe has none: a table in a log is whole.
+
+    COLUMNS says nothing of a pipe: each process that has imported `readline` passes it on.
+    """
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 200
 
 
 def print_diff(out: Console, diff: str) -> None:

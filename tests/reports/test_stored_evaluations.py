@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from evaluated import make_awful_evaluation, make_fine_evaluation
 
+from harness.cli import options
 from harness.cli.report import command
 from harness.core.errors import UnfixError
 from harness.core.outcomes import RunStatus
@@ -66,7 +67,6 @@ def test_report_lists_and_shows_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
-    monkeypatch.setenv("COLUMNS", "200")
     file = tmp_path / "a.sqlite"
     store = Store(file)
     red = make_awful_evaluation()
@@ -79,7 +79,7 @@ def test_report_lists_and_shows_it(
         r"eval-20261121-000000-abcd +eval +2026-11-21\S+ +finished +green +cpu: ", listed
     )
     assert re.search(r"eval-bad +eval +2026-11-21\S+ +finished +red +bad: ", listed)
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(options, "get_output_width", lambda: 80)
     assert report_store(file, list=True) == 0
     assert "eval-20261121-000000-abcd " in capsys.readouterr().out
     assert report_store(file, list=True, json=True) == 0
