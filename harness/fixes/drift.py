@@ -93,7 +93,7 @@ def verify_toggle_status(toggle: Toggle, tree: SourceTree) -> ToggleStatus:
     direction = FLIP_DIRECTIONS.get(status.state)
     if direction is not None:
         try:
-            make_plan([ToggleChoice(toggle, direction)], tree, str(tree.version))
+            make_plan([ToggleChoice(toggle, direction)], tree, str(tree.version), status)
         except PatchError as error:
             return replace(status, state=ToggleState.STALE, problem=str(error))
     return status

@@ -143,13 +143,21 @@ class _PlannedEdit:
     site: EditSite | None
 
 
-def make_plan(changes: Iterable[SourceChange], sources: ReleaseSources, release: str) -> PatchPlan:
-    """Plan these changes of a release; an error names the change that cannot be made."""
+def make_plan(
+    changes: Iterable[SourceChange],
+    sources: ReleaseSources,
+    release: str,
+    known: ToggleStatus | None = None,
+) -> PatchPlan:
+    """Plan these changes of a release; an error names the change that cannot be made.
+
+    `known`: the status of one of the toggles there, which need not be found again.
+    """
     chosen = list(dict.fromkeys(changes))
     refuse_conflicting_changes(chosen)
     by_module: dict[str, list[_PlannedEdit]] = defaultdict(list)
     for change in chosen:
-        for edit in _iterate_edits(change, sources, release):
+        for edit in _iterate_edits(change, sources, release, known):
             by_module[edit.source.module].append(edit)
     modules = tuple(_patch_module(edits) for edits in by_module.values())
     return PatchPlan(release, tuple((c.id, c.verb, c.title) for c in chosen), modules)
@@ -168,7 +176,7 @@ def refuse_conflicting_changes(changes: Iterable[SourceChange]) -> None:
 
 
 def _iterate_edits(
-    change: SourceChange, sources: ReleaseSources, release: str
+    change: SourceChange, sources: ReleaseSources, release: str, known: ToggleStatus | None
 ) -> Iterator[_PlannedEdit]:
     if isinstance(change, PlacedFault):
         source = sources.read(change.target.module)
@@ -180,7 +188,9 @@ def _iterate_edits(
             change, change.target, source, change.start, change.end, change.after, None
         )
         return
-    status = find_toggle_status(change.toggle, sources)
+    status = known
+    if status is None or status.toggle is not change.toggle:
+        status = find_toggle_status(change.toggle, sources)
     _refuse_wrong_state(change, status, release)
     for site in status.sites:
         start, end = site.match.start, site.match.end
