@@ -55,7 +55,7 @@ def _reproduce_example(item: pytest.Function, blob: str) -> Iterator[None]:
             has_ended = hypothesis_adapter.PASSED_PHRASE in str(error)
             if not (has_ended and replay.has_drawn_example):
                 raise sides.ExampleNotDrawn(
-                    "the example that failed is drawn otherwise here, so nothing was compared"
+                    "the failing example decodes to other values here, so nothing was compared"
                 ) from None
 
 

@@ -13,12 +13,12 @@ from reports.shared.formatting import shorten_path
 _KIND_SENTENCES = {
     FindingKind.OVERFLOWS: (
         "an address is computed in {} and overflows",
-        "to an address gigabytes before the tensor: an illegal memory access, or other data, "
-        "without a word",
+        "to an address gigabytes before the tensor: an illegal memory access, or silently "
+        "other data",
     ),
     FindingKind.OVERRUNS: (
         "an access goes past `{}`",
-        "to whatever lies beside the tensor, mostly without a word",
+        "to whatever lies beside the tensor, mostly silently",
     ),
 }
 
@@ -26,19 +26,19 @@ _KIND_SENTENCES = {
 def render_deployment_report(line: DeploymentFinding, release: str) -> str:
     """Render a line that deployments reach or come near to: by their sizes, and by no guess."""
     title = find_fault_words(line.kind).title
-    verb = "does it" if line.rank is FindingRank.REACHABLE else "comes near to it"
+    verb = "reaches it" if line.rank is FindingRank.REACHABLE else "comes near to it"
     parts = [
         f"# `{line.kernel}`: {title}",
         f"SGLang {release}, `{shorten_path(line.file)}:{line.line}`:",
         _render_code(line),
         f"**Which deployment {verb}.** {', '.join(line.deployments)}: {line.headline}.",
-        f"**To see it.** `{line.command}`",
+        f"**To reproduce.** `{line.command}`",
         "**How sure.** SGLang made the launch at that size, with a model's published "
         "configuration, as rank 0 on a virtual GPU; programs of its grid ran on a CPU with each "
         "address checked.",
     ]
     if line.is_overflow:
-        parts.append(f"**What would mend it.** {view.suggest_cast(line.text)}.")
+        parts.append(f"**Proposed fix.** {view.suggest_cast(line.text)}.")
     return "\n\n".join(parts)
 
 
@@ -61,10 +61,10 @@ def render_upstream_report(finding: AuditFinding, release: str) -> str:
         f"**Smallest input.** {finding.condition}. {finding.arithmetic}.",
         f"**How it shows.** The `{finding.access}` at line {finding.access_line} goes {shows}.",
         f"**How sure.** {_describe_evidence(finding)}",
-        f"**What would mend it.** {view.suggest_fix(finding)}.",
+        f"**Proposed fix.** {view.suggest_fix(finding)}.",
     ]
     if reached:
-        parts.append("**Who comes there.**\n" + "\n".join(reached))
+        parts.append("**Who reaches it.**\n" + "\n".join(reached))
     return "\n\n".join(parts)
 
 
@@ -74,12 +74,12 @@ def _describe_evidence(finding: AuditFinding) -> str:
     if finding.confirmed == CONFIRMED:
         gpu = f"Not seen on a GPU ({finding.on_gpu})" if finding.on_gpu else "Not run on a GPU"
         return (
-            "Run on a CPU with every access checked: one below passes, at it the check stops at "
-            f"this line. {gpu}."
+            "Run on a CPU with every access checked: an input one smaller passes, with this "
+            f"one the check stops at this line. {gpu}."
         )
     card, _, part = finding.on_gpu.partition(": ")
     extent = f"Of the launch {part} were" if part else "The whole launch was"
     return (
         f"{extent} run on an {card}, in real memory and with checks compiled in: "
-        "one below passes, at it this line overflows."
+        "an input one smaller passes, with this one the line overflows."
     )

@@ -17,7 +17,7 @@ NEEDS = {
     "window-one-too-wide": "nothing: the same in all",
     "27338": "a helper written out, and a local variable",
     "25418-large-query": "a constant written out",
-    "24617": "what is taken out reads otherwise",
+    "24617": "the code that it removes differs",
     "23268-fused-qk-split": "another operand, other names",
     "20606-offset-check": "another class in another module, one place less",
     "28788-stage1": "a cast to 32 bits that older code has by not casting",

@@ -77,7 +77,7 @@ def test_sarif_has_every_line_once_with_the_level_of_its_rank(ranked_audit: Rele
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (1, ("deployment does it", "lite", COMMAND, "`row.to(tl.int64)`")),
+        (1, ("deployment reaches it", "lite", COMMAND, "`row.to(tl.int64)`")),
         (2, ("deployment comes near to it", "lite", COMMAND, "`row.to(tl.int64)`")),
         (3, ("Smallest input", POSSIBLE)),
     ],

@@ -60,7 +60,7 @@ def find_anchor(patch: FixDiff, trees: Sequence[SourceTree], name: str) -> FixAn
         files = ", ".join(file.path for file in code[:3])
         raise UnfixError(
             f"{name} applies to none of {len(trees)} releases, forwards or backwards: "
-            + (f"{files} read otherwise in all of them" if known else f"none has {files}")
+            + (f"{files} differ in all of them" if known else f"none has {files}")
         )
     return best[1]
 

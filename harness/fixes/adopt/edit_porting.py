@@ -343,7 +343,7 @@ def _port_to_candidate(
         results = exact
     side, merged = results[0]
     if is_newer and side is ToggleState.BUGGY and merged.is_inexact:
-        raise PortError("what stood there reads otherwise since: it may be mended in another way")
+        raise PortError("the code there has changed since: it may be fixed in another way")
     is_same_definition = (
         candidate.qualname == target.qualname and merged.similarity >= MIN_SIMILARITY_MOVED
     )
@@ -361,7 +361,7 @@ def _port_to_candidate(
     if merged.renames:
         remark += ", ".join(["", *(f"{a} is {b}" for a, b in merged.renames.items())])
     if merged.is_inexact:
-        remark += ", what is taken out reads otherwise"
+        remark += ", the code that it removes differs"
     if merged.missing_count:
         remark += f", {merged.missing_count} of its places alike are not there"
     if merged.imported_names:

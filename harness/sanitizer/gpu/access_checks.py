@@ -85,7 +85,7 @@ class _CheckedAccess(TritonRaceEntries):
         self._enabled = find_mask(operation) if row is None else row.enabled
         self._bounds = checks.bounds.get_bounds(self._checked)
         if self._bounds is None:
-            checks.unchecked_accesses["nobody knows what its pointer points into"] += 1
+            checks.unchecked_accesses["the tensor that its pointer points into is unknown"] += 1
         self._checked_address: IRValue | None = None
         self._report = _PlaceReport()
         self._behind: list[tuple[ViolationKind, Question[IRValue]]] = []

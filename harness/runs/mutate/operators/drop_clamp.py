@@ -30,9 +30,7 @@ def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
                     yield function.replace_node(node, code, words)
         elif isinstance(node.func, ast.Attribute) and node.func.attr in ("clamp", "clamp_", "clip"):
             value = node.args[0] if name in ("torch.clamp", "tl.clamp") else node.func.value
-            yield function.replace_node(
-                node, function.get_text(value), "the value is not held in bounds"
-            )
+            yield function.replace_node(node, function.get_text(value), "the value is not clamped")
 
 
 CPP_LIMITS = ("min", "max", "fmin", "fmax", "fminf", "fmaxf")
@@ -46,9 +44,7 @@ def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
         texts = [function.get_text(argument) for argument in arguments]
         if function.tokens[index].text == "clamp":
             if len(texts) == 3:
-                yield function.replace(
-                    span, wrap_in_brackets(texts[0]), "the value is not held in bounds"
-                )
+                yield function.replace(span, wrap_in_brackets(texts[0]), "the value is not clamped")
         elif len(texts) == 2:
             for kept, limit in (texts, texts[::-1]):
                 if not is_number_literal(kept):

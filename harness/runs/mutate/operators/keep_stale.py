@@ -28,9 +28,9 @@ def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             called = get_dotted_name(node.value.func)
             if CLEARING_CALL.search(called):
-                yield function.replace_node(node, "pass", "what is there from before stays")
+                yield function.replace_node(node, "pass", "the earlier content stays")
             elif REFRESHING_CALL.search(called):
-                yield function.replace_node(node, "pass", "the values of the time before stay")
+                yield function.replace_node(node, "pass", "the earlier values stay")
         elif isinstance(node, ast.Assign) and is_emptying(node):
             code = function.get_text(node.targets[0])
             yield function.replace_node(node, "pass", f"{code} keeps what it had")
@@ -65,7 +65,7 @@ def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
             continue
         is_call = CPP_CLEARING_CALL.match(texts[0]) and texts[1:2] == ["("]
         if is_call:
-            yield function.replace(span, ";", "what is there from before stays")
+            yield function.replace(span, ";", "the earlier content stays")
         elif "=" in texts and "[" in texts[: texts.index("=")]:
             sign = texts.index("=")
             is_declared = texts[0] in ("__shared__", "const", "static", "constexpr")

@@ -34,7 +34,9 @@ def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
                 left = function.get_text(stop.left)
                 yield function.replace_node(stop, left, f"the loop ends before {left}")
                 continue
-            yield function.replace_node(stop, f"{code} - {step}", "the loop's last turn is lost")
+            yield function.replace_node(
+                stop, f"{code} - {step}", "the loop's last iteration is lost"
+            )
         elif isinstance(node, ast.For) and is_plain_name(node.iter):
             code = function.get_text(node.iter)
             yield function.replace_node(
@@ -44,7 +46,9 @@ def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
             right = node.test.comparators[0]
             if isinstance(node.test.ops[0], ast.Lt | ast.LtE) and len(node.test.ops) == 1:
                 code = function.get_text(right)
-                yield function.replace_node(right, f"{code} - 1", "the loop's last turn is lost")
+                yield function.replace_node(
+                    right, f"{code} - 1", "the loop's last iteration is lost"
+                )
 
 
 def is_plus_one(stop: ast.expr) -> bool:
@@ -75,4 +79,4 @@ def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
             step = wrap_in_brackets(increment.partition("+=")[2].strip())
         if code not in ("0", "1"):
             after = f"{code if is_number_literal(code) else wrap_in_brackets(code)} - {step}"
-            yield function.replace(bound, after, "the loop's last turn is lost")
+            yield function.replace(bound, after, "the loop's last iteration is lost")
