@@ -159,7 +159,7 @@ def _check_names(findings: list[Finding], proposed: Iterable[str]) -> None:
 
 def find_missing_code(finding: Finding, sources: ReleaseSources) -> list[str]:
     """Find the files and functions of a finding that a release's sources do not have."""
-    modules = {file: sources.read(_name_module(file)) for file in finding.files}
+    modules = {file: sources.read(name_module(file)) for file in finding.files}
     missing = [f"file: there is no {file}" for file, source in modules.items() if source is None]
     known = [source for source in modules.values() if source is not None]
     return missing + [
@@ -169,6 +169,6 @@ def find_missing_code(finding: Finding, sources: ReleaseSources) -> list[str]:
     ]
 
 
-def _name_module(file: str) -> str:
+def name_module(file: str) -> str:
     path = f"sglang/{file}"
     return path.removesuffix(".py").replace("/", ".") if file.endswith(".py") else path

@@ -83,6 +83,11 @@ class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     name: str = ""  # that of its file
 
     @property
+    def page(self) -> str:
+        """Return the path of its page, which rows of the zoo name as the reason of a failure."""
+        return f"docs/findings/{self.name}.md"
+
+    @property
     def files(self) -> tuple[str, ...]:
         return (self.file,) if isinstance(self.file, str) else self.file
 
@@ -94,10 +99,10 @@ class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     def specifier(self) -> SpecifierSet:
         return SpecifierSet(self.releases, prereleases=True)
 
-    def names_error(self, error: BaseException) -> bool:
-        """Return whether a crash is the one that the finding is about, by its class."""
+    def names_error(self, error_class: str) -> bool:
+        """Return whether the finding is about a crash with an error of this class."""
         words = f"{self.title} {self.what} {self.evidence}"
-        return self.severity is Severity.CRASH and type(error).__name__ in words
+        return self.severity is Severity.CRASH and error_class in words
 
     @property
     def sort_key(self) -> tuple[int, int, str]:

@@ -15,8 +15,8 @@ import pytest
 
 from harness.guards.cells import GUARDS_MARKER
 
-# Returns whether an error that is no assertion is the bug: what its finding says happens.
-IsBug = Callable[[Exception], bool]
+# Returns whether errors of a class, which is no assertion's, are the bug that a finding is about.
+IsBug = Callable[[str], bool]
 
 
 def make_guard_class(
@@ -41,8 +41,9 @@ def _make_method(case: type[unittest.TestCase], name: str, is_bug: IsBug) -> Cal
         try:
             unittest.TestSuite([case(name)]).debug()
         except Exception as error:
-            if is_bug(error) and not isinstance(error, AssertionError):
-                pytest.fail(f"{type(error).__name__}: {error}")
+            error_class = type(error).__name__
+            if is_bug(error_class) and not isinstance(error, AssertionError):
+                pytest.fail(f"{error_class}: {error}")
             raise
 
     run_test.__name__ = name
