@@ -22,7 +22,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def watch(
+def watch_small(
     root: Path, sums: str, finding: str = small_finding.FINDING, with_toggle: bool = True
 ) -> WatchedFinding:
     """Watch the small finding in a version with this code."""
@@ -46,7 +46,7 @@ def watch(
 def test_the_forms_of_a_proposed_fix_tell_its_state(
     root: Path, sums: str, state: WatchedState, advice: str
 ) -> None:
-    watched = watch(root, sums)
+    watched = watch_small(root, sums)
     assert watched.state is state
     assert bool(watched.advice) == bool(advice)
     assert advice in watched.advice
@@ -62,7 +62,7 @@ def test_the_forms_of_a_proposed_fix_tell_its_state(
     ],
 )
 def test_without_a_fix_the_functions_tell_it(root: Path, sums: str, state: WatchedState) -> None:
-    watched = watch(root, sums, with_toggle=False)
+    watched = watch_small(root, sums, with_toggle=False)
     assert (watched.state, bool(watched.advice)) == (state, state is not WatchedState.STILL_THERE)
 
 
@@ -74,6 +74,6 @@ def test_a_finding_that_ends_before_the_version_is_not_there_any_more(
     root: Path, sums: str, advice: str
 ) -> None:
     ended = small_finding.FINDING.replace('">=0.5.9"', '">=0.5.9,<0.5.24"')
-    watched = watch(root, sums, ended)
+    watched = watch_small(root, sums, ended)
     assert advice in watched.advice
     assert bool(watched.advice) == bool(advice)
