@@ -162,5 +162,6 @@ def test_a_patch_of_a_real_release_applies_to_it() -> None:
     release = managed_releases.get_release("0.5.9")
     patch = fix_patch.make_fix_patch(toggle, release.open_sources())
     assert "+++ b/python/sglang/srt/layers/attention/flashinfer_mla_backend.py" in patch
-    with fix_patch.copy_release(release.open_sources()) as copy:
-        fix_patch.apply_patch(copy.folder, patch, "--check")
+    fix_patch.check_patch(patch, release.open_sources(), None)
+    with pytest.raises(PatchError):
+        fix_patch.check_patch(patch, managed_releases.get_release("0.5.23").open_sources(), None)

@@ -10,7 +10,7 @@ import small_finding
 from harness.core import paths
 from harness.findings import finding_files
 from harness.findings.watched_findings import WatchedFinding, WatchedState, watch_finding
-from harness.fixes.registry import toggle_catalogue
+from harness.fixes.registry.toggle_reader import read_toggle
 
 FIXED = small_finding.SUMS.replace("numbers[:-1]", "numbers")
 CHANGED = small_finding.SUMS.replace("numbers[:-1]", "numbers[:-2]")
@@ -30,7 +30,7 @@ def watch_small(
     base = small_finding.write_release(root / "base").sources
     tree = small_finding.write_release(root / "newer", sums, "0.5.24").sources
     read = finding_files.read_finding(root / "findings/sums.yaml", ["last-number"])
-    toggle = toggle_catalogue.read_toggle(root / "toggles/proposed/last-number.yaml")
+    toggle = read_toggle(root / "toggles/proposed/last-number.yaml")
     return watch_finding(read, toggle if with_toggle else None, tree, lambda _: base)
 
 

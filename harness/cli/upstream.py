@@ -12,7 +12,6 @@ from harness.core import paths
 from harness.core.errors import CommandLineError, UnfixError, UnknownToggleError
 from harness.findings import finding_files
 from harness.findings.schema import Finding
-from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.registry import toggle_catalogue
 from harness.releases import managed_releases, provisioning
 from harness.releases.source_trees import SourceTree
@@ -113,20 +112,18 @@ def make_patches(
     proposed = toggle_catalogue.load_catalogue().proposed
     items: list[PatchedFinding] = []
     refused: dict[str, str] = {}
-    with fix_patch.copy_release(target.sources) as copy:
-        for finding in findings:
-            if not finding.fix.toggle:
-                if len(findings) == 1:
-                    refused[finding.name] = f"{finding.name} has no fix: {finding.fix.none}"
-                continue
-            try:
-                patch = fix_patch.make_fix_patch(proposed[finding.fix.toggle], target.sources)
-                for place in filter(None, (copy.folder, checkout)):
-                    fix_patch.apply_patch(place, patch, "--check")
-            except UnfixError as error:
-                refused[finding.name] = str(error)
-            else:
-                items.append(PatchedFinding(finding, patch))
+    for finding in findings:
+        if not finding.fix.toggle:
+            if len(findings) == 1:
+                refused[finding.name] = f"{finding.name} has no fix: {finding.fix.none}"
+            continue
+        try:
+            patch = fix_patch.make_fix_patch(proposed[finding.fix.toggle], target.sources)
+            fix_patch.check_patch(patch, target.sources, checkout)
+        except UnfixError as error:
+            refused[finding.name] = str(error)
+        else:
+            items.append(PatchedFinding(finding, patch))
     return items, refused
 
 
@@ -139,10 +136,7 @@ def write_backport(request: UpstreamRequest, release: str) -> int:
         raise UnfixError(f"--onto takes one toggle of `unfix list`: {error}") from error
     tree: SourceTree = provisioning.ensure_tree(release, options.report_status)
     patch = fix_patch.make_fix_patch(toggle, tree)
-    if find_toggle_status(toggle, tree).state is not ToggleState.BUGGY:
-        raise UnfixError(f"{toggle.id} is not missing on {release}")
-    if request.checkout is not None:
-        fix_patch.apply_patch(request.checkout, patch, "--check")
+    fix_patch.check_patch(patch, tree, request.checkout)
     places = guard_needs.find_guard_places([toggle], catalogue)
     guards = sorted(guard_needs.find_guard_files([], [toggle], places))
     known = [each.name for each in managed_releases.list_releases()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -19,6 +20,7 @@ from harness.fixes.patch_plan import Direction, PatchedModule, ToggleChoice, mak
 from harness.fixes.registry.schema import Toggle
 from harness.releases.source_trees import SGLANG_PACKAGE, FolderSourceTree, SourceTree
 
+CHANGED_FILE = re.compile(r"^\+\+\+ b/(.*)$", re.MULTILINE)
 PACKAGE_PARENT = "python"  # the folder of the package in SGLang's repository
 
 
@@ -85,6 +87,18 @@ def _link_or_copy(file: str, target: str) -> None:
         os.link(file, target)
     except OSError:  # another file system
         shutil.copy2(file, target)
+
+
+def check_patch(patch: str, sources: SourceTree, checkout: Path | None) -> None:
+    """See whether a patch applies to a release, and to a checkout of SGLang if one is given."""
+    with tempfile.TemporaryDirectory(prefix="unfix-upstream-") as folder:
+        for path in CHANGED_FILE.findall(patch):
+            content = sources.read_bytes(path.removeprefix(f"{PACKAGE_PARENT}/"))
+            (Path(folder) / path).parent.mkdir(parents=True, exist_ok=True)
+            (Path(folder) / path).write_bytes(content or b"")
+        apply_patch(Path(folder), patch, "--check")
+    if checkout is not None:
+        apply_patch(checkout, patch, "--check")
 
 
 def apply_patch(checkout: Path, patch: str, *options: str) -> None:

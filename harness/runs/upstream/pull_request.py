@@ -12,10 +12,10 @@ from harness.core import paths
 from harness.findings import finding_files, pages
 from harness.findings.schema import Finding, RecordedEvidence
 from harness.fixes.registry.schema import Toggle
+from harness.runs.upstream.fix_patch import CHANGED_FILE
 from harness.runs.upstream.verification import PatchedFinding, Verification, VerifiedState
 
 _PLACE = re.compile(r"^# upstream: (\S+)", re.MULTILINE)
-_CHANGED_FILE = re.compile(r"^\+\+\+ b/(.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def _list_sections(item: PatchedFinding, result: Verification, release: str) -> 
     yield f"Releases: `{finding.releases}`{ran}. First bad: {finding.first}."
     if finding.server:
         yield f"```\n{finding.server.strip()}\n```"
-    changed = "\n".join(f"- `{file}`" for file in _CHANGED_FILE.findall(item.patch))
+    changed = "\n".join(f"- `{file}`" for file in CHANGED_FILE.findall(item.patch))
     yield f"## Fix\n\n{_join_lines(fix.why)}\n\n{changed}"
     yield f"## Tests\n\n{describe_tests(item, result, release)}"
     texts = [e for e in finding.evidence if not isinstance(e, RecordedEvidence)]
