@@ -177,9 +177,9 @@ def _find_reached_slots(kernel: Any) -> list[tuple[int, CountLaunch]]:
         reached = [
             (slot, ran)
             for called in collect_called_kernels(kernel)
-            for _, slots, ran in (
-                [_watched_kernels[id(called)]] if id(called) in _watched_kernels else []
-            )
+            for watched, slots, ran in _watched_kernels.values()
+            # A program may give the function of a kernel to Triton's interpreter.
+            if called is watched or called.fn is watched.fn
             for slot in slots
         ]
         known = _reached_slots[id(kernel)] = (kernel, reached)
