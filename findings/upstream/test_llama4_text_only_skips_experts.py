@@ -35,6 +35,8 @@ def make_model():
         num_local_experts=EXPERTS,
         num_attention_heads=1,
         num_key_value_heads=1,
+        head_dim=4,
+        hidden_size=HIDDEN,
         tie_word_embeddings=False,
     )
     layer = torch.nn.Module()
