@@ -4,7 +4,6 @@
 import unittest
 
 import torch
-
 from sglang.srt.models.apertus import ApertusMLP
 from sglang.srt.utils.network import get_open_port
 from sglang.test.ci.ci_register import register_cpu_ci

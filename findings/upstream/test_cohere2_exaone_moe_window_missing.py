@@ -5,8 +5,6 @@ import unittest
 from types import SimpleNamespace
 
 import torch
-from transformers import Cohere2Config
-
 from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.model_executor.model_runner_components.load_model_utils import (
     resolve_sliding_window_size,
@@ -19,6 +17,7 @@ from sglang.srt.utils.network import get_open_port
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.layer_ut_utils import init_single_process_dist
 from sglang.test.test_utils import CustomTestCase
+from transformers import Cohere2Config
 
 register_cpu_ci(est_time=10, suite="base-a-test-cpu")
 

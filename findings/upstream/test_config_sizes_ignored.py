@@ -6,14 +6,13 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import torch
-from transformers import PhiConfig
-
 from sglang.srt.models import minicpm3, ministral3, qwen3_5
 from sglang.srt.models.phi import PhiMLP
 from sglang.srt.utils.network import get_open_port
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.layer_ut_utils import init_single_process_dist
 from sglang.test.test_utils import CustomTestCase
+from transformers import PhiConfig
 
 register_cpu_ci(est_time=10, suite="base-a-test-cpu")
 
@@ -68,9 +67,7 @@ class TestConfigSizes(CustomTestCase):
         rope = {"rope_theta": 1e6, "original_max_position_embeddings": 32}
         config = make_config(rope_parameters=rope)
         names = (ministral3, "Ministral3DecoderLayer", "Ministral3Attention")
-        with patch.object(
-            ministral3.LlamaDecoderLayer, "__init__", make_module
-        ):
+        with patch.object(ministral3.LlamaDecoderLayer, "__init__", make_module):
             arguments = self.find_arguments(*names, config)
         self.assertEqual(arguments["max_position_embeddings"], 32)
 

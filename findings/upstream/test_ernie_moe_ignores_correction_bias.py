@@ -1,5 +1,5 @@
 # upstream: test/registered/kernel/moe/test_softmax_correction_bias.py
-"""Softmax routing with a correction bias: the bias chooses experts, and does not weigh them (ERNIE-4.5)."""
+"""Softmax routing with a correction bias: the bias chooses experts, and does not weigh them."""
 
 import os
 import unittest
@@ -13,9 +13,10 @@ if DEVICE == "cpu":
 
 from sglang.kernels.ops.moe import moe_fused_gate
 from sglang.srt.layers.moe import topk as topk_module
-from sglang.test.ci.ci_register import register_cuda_ci
+from sglang.test.ci.ci_register import register_cpu_ci, register_cuda_ci
 from sglang.test.test_utils import CustomTestCase
 
+register_cpu_ci(est_time=10, suite="base-a-test-cpu")  # interpreted
 register_cuda_ci(est_time=10, stage="base-b-kernel-unit", runner_config="1-gpu-large")
 
 

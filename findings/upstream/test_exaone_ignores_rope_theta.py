@@ -1,5 +1,5 @@
 # upstream: test/registered/unit/models/test_exaone_rope_theta.py
-"""EXAONE-4 and EXAONE-MoE rotate with the base of their config, where transformers 4 and 5 keep it."""
+"""EXAONE-4 and EXAONE-MoE rotate with the base of their config."""
 
 import unittest
 from types import SimpleNamespace

@@ -6,7 +6,6 @@ from unittest.mock import patch
 
 import torch
 import triton.language as tl
-
 from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe
 from sglang.srt.utils.network import get_open_port
 from sglang.test.ci.ci_register import register_cpu_ci
@@ -60,9 +59,7 @@ class TestFusedMoeComputeType(CustomTestCase):
             (torch.float16, tl.float16),
             (torch.float32, tl.float32),
         ):
-            with patch.object(
-                fused_moe, "invoke_fused_moe_kernel", side_effect=Launched
-            ) as kernel:
+            with patch.object(fused_moe, "invoke_fused_moe_kernel", side_effect=Launched) as kernel:
                 with self.assertRaises(Launched):
                     launch_first_kernel(dtype)
             self.assertEqual(kernel.call_args.kwargs["compute_type"], expected)

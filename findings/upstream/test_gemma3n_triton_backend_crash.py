@@ -1,11 +1,9 @@
 # upstream: test/registered/unit/models/test_gemma3n_attention.py
-"""Gemma 3n takes attention output of two or three dimensions, and its layers have the backend's window."""
+"""Gemma 3n takes attention output of two or three dimensions."""
 
 import unittest
 
 import torch
-from transformers import Gemma3nTextConfig
-
 from sglang.srt.models.gemma3n_causal import (
     Gemma3nAttention,
     get_attention_sliding_window_size,
@@ -14,10 +12,20 @@ from sglang.srt.utils.network import get_open_port
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.layer_ut_utils import init_single_process_dist
 from sglang.test.test_utils import CustomTestCase
+from transformers import Gemma3nTextConfig
 
 register_cpu_ci(est_time=10, suite="base-a-test-cpu")
 
 TOKENS, HEADS, HEAD_DIM = 5, 4, 32
+
+
+class Attention(torch.nn.Module):
+    def __init__(self, output):
+        super().__init__()
+        self.output = output
+
+    def forward(self, q, k, v, **kwargs):
+        return self.output
 
 
 class TestGemma3nAttention(CustomTestCase):
@@ -43,13 +51,8 @@ class TestGemma3nAttention(CustomTestCase):
         attention = self.make_attention()
         flat = torch.randn(TOKENS, HEADS * HEAD_DIM)
         expected, _ = attention.o_proj(flat)
-        for shape in ((TOKENS, HEADS * HEAD_DIM), (TOKENS, HEADS, HEAD_DIM)):
-
-            class Attention(torch.nn.Module):
-                def forward(self, q, k, v, **kwargs):
-                    return flat.view(shape)
-
-            attention.attn = Attention()
+        for attention_output in (flat, flat.view(TOKENS, HEADS, HEAD_DIM)):
+            attention.attn = Attention(attention_output)
             output = attention(torch.randn(TOKENS, 64), torch.arange(TOKENS), None)
             torch.testing.assert_close(output, expected)
 

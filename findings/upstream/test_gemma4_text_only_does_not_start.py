@@ -4,11 +4,10 @@
 import tempfile
 import unittest
 
-from transformers import Gemma4TextConfig
-
 from sglang.srt.utils.hf_transformers_utils import get_config
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.test_utils import CustomTestCase
+from transformers import Gemma4TextConfig
 
 register_cpu_ci(est_time=10, suite="base-a-test-cpu")
 

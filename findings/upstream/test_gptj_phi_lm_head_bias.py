@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import torch
-
 from sglang.srt.layers.logits_processor import LogitsMetadata, LogitsProcessor
 from sglang.srt.layers.vocab_parallel_embedding import ParallelLMHead
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
@@ -39,9 +38,7 @@ class TestLmHeadBias(CustomTestCase):
 
     def test_phimoe_has_a_bias_where_its_config_has_one(self):
         for lm_head_bias in (False, True):
-            config = phimoe.PhiMoEConfig(
-                vocab_size=64, hidden_size=16, lm_head_bias=lm_head_bias
-            )
+            config = phimoe.PhiMoEConfig(vocab_size=64, hidden_size=16, lm_head_bias=lm_head_bias)
             with patch.object(phimoe, "PhiMoEModel", return_value=torch.nn.Identity()):
                 model = phimoe.PhiMoEForCausalLM(config)
             self.assertEqual(model.lm_head.bias is not None, lm_head_bias)

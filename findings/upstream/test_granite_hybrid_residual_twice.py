@@ -5,7 +5,6 @@ import unittest
 from types import SimpleNamespace
 
 import torch
-
 from sglang.srt.models.granitemoehybrid import GraniteMoeHybridModel
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.test_utils import CustomTestCase

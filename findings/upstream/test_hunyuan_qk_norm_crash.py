@@ -5,7 +5,6 @@ import unittest
 from types import SimpleNamespace
 
 import torch
-
 from sglang.srt.models.hunyuan import HunYuanAttention
 from sglang.srt.utils.network import get_open_port
 from sglang.test.ci.ci_register import register_cpu_ci

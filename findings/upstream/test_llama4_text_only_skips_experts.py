@@ -1,11 +1,10 @@
 # upstream: test/registered/unit/models/test_llama4_text_only_loader.py
-"""A text-only Llama 4 loads its experts, and queries and keys in the layout that its rotation wants."""
+"""A text-only Llama 4 loads its experts, and permutes queries and keys."""
 
 import unittest
 from types import SimpleNamespace
 
 import torch
-
 from sglang.srt.models.llama4 import Llama4ForCausalLM
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.test_utils import CustomTestCase

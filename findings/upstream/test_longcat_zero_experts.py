@@ -1,5 +1,5 @@
 # upstream: test/registered/kernel/moe/test_longcat_zero_experts.py
-"""LongCat-Flash: zero experts return their input times their scaled weight, whatever the hidden size is."""
+"""LongCat-Flash: zero experts return their input times their scaled weight."""
 
 import os
 import unittest
@@ -11,9 +11,10 @@ if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
 
 from sglang.srt.models.longcat_flash import LongcatFlashMoE
-from sglang.test.ci.ci_register import register_cuda_ci
+from sglang.test.ci.ci_register import register_cpu_ci, register_cuda_ci
 from sglang.test.test_utils import CustomTestCase
 
+register_cpu_ci(est_time=10, suite="base-a-test-cpu")  # interpreted
 register_cuda_ci(est_time=10, stage="base-b-kernel-unit", runner_config="1-gpu-large")
 
 EXPERTS, TOKENS, SCALE = 4, 5, 6.0

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import torch
-
 from sglang.srt.configs.load_config import LoadConfig
 from sglang.srt.model_loader import loader
 from sglang.srt.models import minicpmv
@@ -39,9 +38,7 @@ class TestMiniCPMVWrapper(CustomTestCase):
             model = loader._initialize_model(model_config, LoadConfig(), None)
         # A loader ends with `return model.eval()`.
         loaded = model.eval()
-        self.assertIs(
-            getattr(loaded, "shared_experts_config", None), model.shared_experts_config
-        )
+        self.assertIs(getattr(loaded, "shared_experts_config", None), model.shared_experts_config)
 
 
 if __name__ == "__main__":

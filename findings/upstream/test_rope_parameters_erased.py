@@ -1,5 +1,5 @@
 # upstream: test/registered/unit/configs/test_rope_parameters.py
-"""Configs keep `rope_parameters` of a config.json as transformers 5 saves it (without `rope_scaling`)."""
+"""Configs keep `rope_parameters` of a config.json as transformers 5 saves it."""
 
 import unittest
 from unittest.mock import patch

@@ -1,5 +1,5 @@
 # upstream: test/registered/unit/utils/test_step3p7_config.py
-"""Step-3.7's configuration, with another number of heads in sliding layers, is read as SGLang's class."""
+"""Step-3.7's configuration is read as SGLang's class."""
 
 import json
 import tempfile
