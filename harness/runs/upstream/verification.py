@@ -151,13 +151,15 @@ class CopyLane:
             for name, value in strip_git_variables().items()
             if not name.startswith(_FOREIGN_VARIABLES)
         }
+        # Triton reads it when it is imported, before any test that could set it.
+        interpreted = {} if target.device == "cuda" else {"TRITON_INTERPRET": "1"}
         self.process = subprocess.Popen(
             [target.python, "-P", TEST_PROCESS, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=copy.folder,
-            env={**environment, "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**environment, "PYTHONDONTWRITEBYTECODE": "1", **interpreted},
         )
 
     def run_both_sides(self, item: PatchedFinding) -> RecordedTest:
