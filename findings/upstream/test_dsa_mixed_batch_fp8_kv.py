@@ -19,11 +19,9 @@ class TestDsaMixedBatch(unittest.TestCase):
         backend.__dict__.update(dsa_kv_cache_store_fp8=fp8, dsa_prefill_impl=prefill)
         return backend.get_topk_transform_method(mode)
 
-    def test_prefills_dequantize(self):
+    def test_prefills_dequantize_and_others_read_pages(self):
         for mode in (ForwardMode.EXTEND, ForwardMode.MIXED):
             self.assertEqual(self._choose(mode), TopkTransformMethod.RAGGED, mode)
-
-    def test_others_read_pages(self):
         for mode in (ForwardMode.DECODE, ForwardMode.TARGET_VERIFY, ForwardMode.DRAFT_EXTEND_V2):
             self.assertEqual(self._choose(mode), TopkTransformMethod.PAGED, mode)
         for options in ({"fp8": False}, {"prefill": "flashmla_kv"}):

@@ -84,10 +84,9 @@ class TestMultiLayerEagleChunkTail(unittest.TestCase):
             )
         return draft.read
 
-    def test_the_end_of_an_earlier_chunk(self):
+    def test_the_end_of_a_chunk(self):
         self.assertEqual(self._read(next_prompt_token=3), [2, 3, 12, 999])
-
-    def test_the_end_of_a_prompt(self):
+        # The end of the prompt: there the sampled token is next.
         self.assertEqual(self._read(next_prompt_token=None), [2, 998, 12, 999])
 
 

@@ -14,7 +14,7 @@ CONTEXT = 64
 
 
 class TestEagleReqToTokenRow(unittest.TestCase):
-    def _check(self, *, topk, steps, draft_tokens, page_size=1):
+    def _check(self, *, topk, steps, draft_tokens, page_size):
         spec = SimpleNamespace(
             speculative_algorithm="EAGLE",
             speculative_eagle_topk=topk,
@@ -36,14 +36,13 @@ class TestEagleReqToTokenRow(unittest.TestCase):
         end = -(-(last + reserve) // page_size) * page_size
         self.assertLessEqual(end, row, "the decode reserve ends in the next request's row")
 
-    def test_chain_at_page_size_1(self):
-        self._check(topk=1, steps=5, draft_tokens=6)
+    def test_chain(self):
+        for page_size in (16, 1):
+            self._check(topk=1, steps=5, draft_tokens=6, page_size=page_size)
 
-    def test_tree_at_page_size_1(self):
-        self._check(topk=4, steps=5, draft_tokens=16)
-
-    def test_chain_with_pages(self):
-        self._check(topk=1, steps=5, draft_tokens=6, page_size=16)
+    def test_tree(self):
+        for page_size in (16, 1):
+            self._check(topk=4, steps=5, draft_tokens=16, page_size=page_size)
 
 
 if __name__ == "__main__":

@@ -28,19 +28,10 @@ class TestEagleRetractionChunkTail(unittest.TestCase):
             req.extend_end = chunk_end
         return _compute_chunked_req_next_prompt_token(req, vocab_size=1000)
 
-    def test_a_chunk_that_ends_in_the_prompt(self):
-        self.assertEqual(self._next_token(1), 12)
-
-    def test_a_chunk_that_ends_with_the_prompt(self):
-        self.assertEqual(self._next_token(2), 21)
-
-    def test_a_chunk_that_ends_in_the_answer(self):
-        self.assertEqual(self._next_token(3), 22)
-
-    def test_the_last_chunk(self):
-        self.assertIsNone(self._next_token(4))
-
-    def test_placeholders_of_images_are_no_tokens(self):
+    def test_every_chunk(self):
+        found = [self._next_token(end) for end in range(1, 5)]
+        self.assertEqual(found, [12, 21, 22, None])
+        # A placeholder of an image is no token.
         self.assertIsNone(self._next_token(1, prompt=[11, IMAGE_HASH]))
 
 

@@ -104,12 +104,13 @@ class TestInt32OverflowsInPrefill(unittest.TestCase):
             "_chunked_lora_expand_kernel", "lora.dense.chunked_sgmv_expand", "gemm.chunked_sgmv_expand"
         )  # fmt: skip
         width, named = 28672, {}
+        token = INT32_ROWS // width + 1
         if "output_stride_0" in kernel.arg_names:
             named = {"output_stride_0": width, "output_stride_1": 1}
         if "SLICE_OFFSETS" in kernel.arg_names:
             named["SLICE_OFFSETS"] = ()
         self._run_lora(
-            kernel, INT32_ROWS // width + 1, {"x": 16, "output": width},
+            kernel, token, {"output": width}, x=torch.zeros(token + 1, 16, dtype=torch.float16),
             scalings=torch.ones(1), slice_offsets=torch.tensor([0, width], dtype=torch.int32),
             OUTPUT_DIM=width, MAX_RANK=16, **named,
         )  # fmt: skip
@@ -117,15 +118,15 @@ class TestInt32OverflowsInPrefill(unittest.TestCase):
     def test_lora_shrink(self):
         modules = "lora.dense.chunked_sgmv_shrink", "gemm.chunked_sgmv_shrink"
         width = 1 << 14
+        token = INT32_ROWS // width
         for name, more in (
             ("_chunked_lora_shrink_kernel", {}),
             ("_chunked_lora_shrink_split_k_kernel", {"SPLIT_K": 1, "TOTAL_ROWS": 1}),
         ):
             with self.subTest(name):
                 kernel = find_kernel(name, *modules)
-                self._run_lora(
-                    kernel, INT32_ROWS // width, {"x": width, "output": 16}, N=16, K=width, **more
-                )  # fmt: skip
+                output = torch.zeros(token + 1, 16, dtype=torch.float16)
+                self._run_lora(kernel, token, {"x": width}, output=output, N=16, K=width, **more)
 
     def test_gdn_split_of_qwen3_next(self):
         kernel = find_kernel(

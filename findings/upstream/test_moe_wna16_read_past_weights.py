@@ -86,14 +86,13 @@ class TestMoeWna16(unittest.TestCase):
         end = weights.data_ptr() + weights.nbytes
         self.assertEqual(sorted(address - end for address in stray), [], "bytes past the weights")
 
-    def test_4_bits_and_half_a_block(self):
-        self._check(depth=24, bits=4)
+    def test_4_bits(self):
+        for depth in (32, 24):  # whole blocks, and half a block more
+            self._check(depth, bits=4)
 
-    def test_8_bits_and_half_a_block(self):
-        self._check(depth=24, bits=8)
-
-    def test_whole_blocks(self):
-        self._check(depth=32, bits=4)
+    def test_8_bits(self):
+        for depth in (32, 24):
+            self._check(depth, bits=8)
 
 
 if __name__ == "__main__":

@@ -42,10 +42,9 @@ class TestXpuSwaPageTable(unittest.TestCase):
             backend._init_sliding_window_attn_spec_metadata(prefix, draft)
         return [(table.item(), table.dtype) for table in join.call_args.args[1:3]]
 
-    def test_a_pool_of_its_own(self):
+    def test_slots_of_the_layers_own_pool(self):
         self.assertEqual(self._join(True), [(105, torch.int32), (106, torch.int32)])
-
-    def test_one_pool_for_all_layers(self):
+        # One pool for all layers.
         self.assertEqual(self._join(False), [(5, torch.int32), (6, torch.int32)])
 
 
