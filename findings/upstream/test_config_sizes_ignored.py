@@ -17,7 +17,7 @@ from transformers import PhiConfig
 register_cpu_ci(est_time=10, suite="base-a-test-cpu")
 
 
-class Built(Exception):
+class EndOfBuild(Exception):
     """Ends the construction of a layer."""
 
 
@@ -43,8 +43,8 @@ class TestConfigSizes(CustomTestCase):
 
     def find_arguments(self, module, layer, builder, config):
         """Return the arguments with which a layer calls a builder of its module."""
-        with patch.object(module, builder, side_effect=Built) as built:
-            with self.assertRaises(Built):
+        with patch.object(module, builder, side_effect=EndOfBuild) as built:
+            with self.assertRaises(EndOfBuild):
                 getattr(module, layer)(config, layer_id=0)
         return built.call_args.kwargs
 

@@ -14,7 +14,7 @@ register_cpu_ci(est_time=10, suite="base-a-test-cpu")
 ROPE = {"rope_type": "default", "rope_theta": 20000.0}
 
 
-class Built(Exception):
+class EndOfBuild(Exception):
     """Ends the construction of a layer."""
 
 
@@ -24,8 +24,8 @@ class TestExaoneRopeTheta(CustomTestCase):
         config = SimpleNamespace(
             hidden_size=64, num_attention_heads=2, num_key_value_heads=2, **rope
         )
-        with patch.object(module, attention, side_effect=Built) as builder:
-            with self.assertRaises(Built):
+        with patch.object(module, attention, side_effect=EndOfBuild) as builder:
+            with self.assertRaises(EndOfBuild):
                 getattr(module, layer)(config, layer_id=0)
         return builder.call_args.kwargs["rope_theta"]
 

@@ -15,7 +15,7 @@ from sglang.test.test_utils import CustomTestCase
 register_cpu_ci(est_time=10, suite="base-a-test-cpu")
 
 
-class Launched(Exception):
+class EndOfLaunch(Exception):
     """Ends the sequence at its first kernel."""
 
 
@@ -59,8 +59,10 @@ class TestFusedMoeComputeType(CustomTestCase):
             (torch.float16, tl.float16),
             (torch.float32, tl.float32),
         ):
-            with patch.object(fused_moe, "invoke_fused_moe_kernel", side_effect=Launched) as kernel:
-                with self.assertRaises(Launched):
+            with patch.object(
+                fused_moe, "invoke_fused_moe_kernel", side_effect=EndOfLaunch
+            ) as kernel:
+                with self.assertRaises(EndOfLaunch):
                     launch_first_kernel(dtype)
             self.assertEqual(kernel.call_args.kwargs["compute_type"], expected)
 

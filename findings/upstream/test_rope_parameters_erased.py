@@ -34,7 +34,7 @@ CONFIGS = (
 )
 
 
-class Built(Exception):
+class EndOfBuild(Exception):
     """Ends the construction of a layer."""
 
 
@@ -75,8 +75,8 @@ class TestRopeParameters(CustomTestCase):
     def test_qwen3_next_rotates_with_the_base(self):
         init_single_process_dist(get_open_port())
         config = Qwen3NextConfig(num_hidden_layers=1, rope_parameters=dict(ROPE))
-        with patch.object(qwen3_next, "get_rope", side_effect=Built) as get_rope:
-            with self.assertRaises(Built):
+        with patch.object(qwen3_next, "get_rope", side_effect=EndOfBuild) as get_rope:
+            with self.assertRaises(EndOfBuild):
                 qwen3_next.Qwen3HybridAttentionDecoderLayer(config, layer_id=0)
         self.assertEqual(get_rope.call_args.kwargs["base"], 500000.0)
 
