@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import pytest
@@ -26,6 +27,16 @@ def pytest_pycollect_makeitem(collector: pytest.Module, name: str, obj: object) 
     finding = find_findings_by_test()[collector.path.name]
     if not finding.fix.toggle:
         return None
-    return unittest_guards.make_guard_class(
+    node = unittest_guards.make_guard_class(
         collector, name, obj, finding.fix.toggle, finding.names_error
     )
+    text = collector.path.read_text(encoding="utf-8")
+    if node is not None and finding_files.needs_gpu(text):
+        from fixtures import cuda_kernels  # imports SGLang
+
+        modules = tuple(_KERNEL_MODULES.findall(text))
+        node.add_marker(pytest.mark.prepared(by=cuda_kernels.build_modules, names=modules))
+    return node
+
+
+_KERNEL_MODULES = re.compile(r"^from sglang\.kernels\.ops\.([\w.]+) import", re.MULTILINE)
