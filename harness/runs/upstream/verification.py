@@ -142,25 +142,32 @@ _REPORTS = ("AssertionError", "SystemExit")  # of the bug, by a test and by a sc
 
 
 class CopyLane:
-    """A copy of the release, and a process of its Python that runs tests on it."""
+    """A copy of the release, and processes of its Python that run tests on it."""
 
-    def __init__(self, copy: ReleaseCopy, target: ReleaseTarget, *options: str) -> None:
+    def __init__(self, copy: ReleaseCopy, target: ReleaseTarget) -> None:
         self.copy, self.target = copy, target
-        environment = {
-            name: value
-            for name, value in strip_git_variables().items()
-            if not name.startswith(_FOREIGN_VARIABLES)
-        }
-        # Triton reads it when it is imported, before any test that could set it.
-        interpreted = {} if target.device == "cuda" else {"TRITON_INTERPRET": "1"}
-        self.process = subprocess.Popen(
-            [target.python, "-P", TEST_PROCESS, *options],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=copy.folder,
-            env={**environment, "PYTHONDONTWRITEBYTECODE": "1", **interpreted},
-        )
+        self._processes: dict[bool, subprocess.Popen[str]] = {}
+
+    def _find_process(self, file: Path) -> subprocess.Popen[str]:
+        """Find the process of a file: one that sets TRITON_INTERPRET needs it before any import."""
+        is_bare = self.target.device == "cuda"
+        interprets = not is_bare and "TRITON_INTERPRET" in file.read_text(encoding="utf-8")
+        if interprets not in self._processes:
+            environment = {
+                name: value
+                for name, value in strip_git_variables().items()
+                if not name.startswith(_FOREIGN_VARIABLES)
+            }
+            interpreted = {"TRITON_INTERPRET": "1"} if interprets else {}
+            self._processes[interprets] = subprocess.Popen(
+                [self.target.python, "-P", TEST_PROCESS, *([] if is_bare else ["--preload"])],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=self.copy.folder,
+                env={**environment, "PYTHONDONTWRITEBYTECODE": "1", **interpreted},
+            )
+        return self._processes[interprets]
 
     def run_both_sides(self, item: PatchedFinding) -> RecordedTest:
         script = item.find_script(self.target.device == "cuda")
@@ -173,14 +180,15 @@ class CopyLane:
         return RecordedTest(digest, *sides[0], script=sides[1] if script else None)
 
     def _run_file(self, file: Path) -> SideOutcome:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
+        process = self._find_process(file)
+        assert process.stdin is not None
+        assert process.stdout is not None
         job = {"file": str(file), "root": str(self.copy.import_folder)}
-        self.process.stdin.write(json.dumps(job) + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
+        process.stdin.write(json.dumps(job) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
         if not line:
-            return SideOutcome(f"the process of the tests ended with {self.process.wait()}")
+            return SideOutcome(f"the process of the tests ended with {process.wait()}")
         outcome = msgspec.convert(json.loads(line), SideOutcome)
         root = f"{self.copy.import_folder}{os.sep}"
         if outcome.ran and not outcome.sglang.startswith(root):
@@ -188,7 +196,8 @@ class CopyLane:
         return msgspec.convert(_replace_root(msgspec.to_builtins(outcome), root), SideOutcome)
 
     def close(self) -> None:
-        self.process.communicate()
+        for process in self._processes.values():
+            process.communicate()
 
 
 def _replace_root(value: Any, root: str) -> Any:
@@ -214,7 +223,7 @@ def run_tests(
     def run_lane() -> dict[str, RecordedTest]:
         results: dict[str, RecordedTest] = {}
         with copy_release(target.sources) as copy:
-            lane = CopyLane(copy, target, *(["--preload"] if target.device == "cpu" else []))
+            lane = CopyLane(copy, target)
             try:
                 for item in iterate_queue(waiting):
                     test = results[item.finding.name] = lane.run_both_sides(item)
