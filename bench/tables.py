@@ -136,15 +136,7 @@ def make_figures() -> str:
 
 
 def make_finding_index() -> str:
-    findings = finding_files.load_findings()
-    lines: list[str] = []
-    for page in FINDING_PAGES.glob("*.md"):  # those that have no file yet
-        text = "" if page.stem in {finding.name for finding in findings} else page.read_text()
-        if releases := re.search(r"^- \*\*releases:\*\* ([^;\n]*)", text, re.MULTILINE):
-            title = text.partition("\n")[0].removeprefix("# ")
-            lines.append(f"- [{title}](findings/{page.name}): {releases[1]}")
-    table = pages.make_index(findings) if findings else ""
-    return "\n\n".join(filter(None, (table, "\n".join(sorted(lines, key=str.lower)))))
+    return pages.make_index(finding_files.load_findings())
 
 
 def make_operator_table() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 
 from harness.findings.finding_files import get_script_file, get_test_file, needs_gpu
@@ -26,39 +27,51 @@ def make_page(finding: Finding) -> str:
 
 def _list_facts(finding: Finding) -> Iterator[tuple[str, str]]:
     ran = f"; seen on {', '.join(finding.ran)}" if finding.ran else "; not run"
+    is_said = finding.first.removesuffix(" or earlier") in finding.releases
+    first = "" if is_said else f"; first bad: {finding.first}"
     files, functions = finding.files, finding.functions
     yield "severity", f"{finding.severity.value}; {finding.reach}"
-    yield "releases", f"`{finding.releases}`{ran}; first bad: {finding.first}"
+    yield "releases", f"`{finding.releases}`{ran}{first}"
     code, where = (", ".join(f"`{name}`" for name in names) for names in (functions, files))
     yield "code", f"{code} in {where}"
     if finding.fix.toggle:
         test = get_test_file(finding.name)
         device = "on a GPU" if needs_gpu(test.read_text(encoding="utf-8")) else "on a CPU"
-        yield "fix", f"`--enable {finding.fix.toggle}`; {finding.fix.why}; test {device}"
+        yield (
+            "fix",
+            f"`--enable {finding.fix.toggle}`; {cut_clause(finding.fix.why)}; test {device}",
+        )
     else:
         yield "fix", f"none yet: {finding.fix.none.strip()}; {finding.fix.why}"
     if get_script_file(finding.name).is_file():
         yield "script", f"`findings/upstream/{get_script_file(finding.name).name}`"
-    for each in finding.evidence:
-        yield "seen", f"`{each.record}`" if isinstance(each, RecordedEvidence) else each
+    one = finding.evidence[0]
+    yield "seen", f"`{one.record}`" if isinstance(one, RecordedEvidence) else cut_clause(one)
     search = finding.upstream
-    threads = "; ".join(f"[#{t.number}]({THREADS}/{t.number}) {t.says}" for t in search.threads)
-    yield "upstream", f"searched on {search.searched} for '{search.words}': {threads or 'nothing'}"
+    threads = "; ".join(
+        f"[#{t.number}]({THREADS}/{t.number}) {cut_clause(t.says)}" for t in search.threads
+    )
+    yield "upstream", f"searched {search.searched}: {threads or 'nothing'}"
+
+
+def cut_clause(text: str) -> str:
+    """Return a text up to its first semicolon: the file of the finding has all of it."""
+    return text.partition(";")[0].strip()
 
 
 def make_index(findings: Iterable[Finding]) -> str:
-    """Make the table of docs/findings.md, in the order of the findings."""
-    rows = [
-        (
-            finding.severity.value,
-            f"[{finding.title}](findings/{finding.name}.md)",
-            finding.reach,
-            f"`{finding.releases}`",
-            "yes" if finding.fix.toggle else "no",
-        )
-        for finding in findings
-    ]
-    return format_table(("severity", "finding", "who is hit", "releases", "fix"), rows)
+    """Make the list of docs/findings.md, in the order of the findings, by severity."""
+    parts = []
+    for severity, group in itertools.groupby(findings, key=lambda finding: finding.severity):
+        parts.append(f"**{severity.value.capitalize()}**")
+        parts.append("\n".join(map(_make_entry, group)))
+    return "\n\n".join(parts)
+
+
+def _make_entry(finding: Finding) -> str:
+    has_fix = "" if finding.fix.toggle else ", no fix yet"
+    where = f"`{finding.releases}`{has_fix}; {cut_clause(finding.reach)}"
+    return f"- [{finding.title}](findings/{finding.name}.md): {where}"
 
 
 def format_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
