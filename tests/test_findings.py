@@ -57,7 +57,7 @@ def write_finding(project: Path, old: str, new: str, name: str = "gptj-bias") ->
 def test_a_good_file_is_read(project: Path) -> None:
     [finding] = finding_files.load_findings()
     assert (finding.name, finding.files) == ("gptj-bias", ("srt/models/gpt_j.py",))
-    assert "test on a CPU" in pages.make_page(finding)
+    assert "- **fix:** `--enable gptj-bias`; the head has one\n" in pages.make_page(finding)
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,10 @@ def _list_facts(finding: Finding) -> Iterator[tuple[str, str]]:
     yield "code", f"{code} in {where}"
     if finding.fix.toggle:
         test = get_test_file(finding.name)
-        device = "on a GPU" if needs_gpu(test.read_text(encoding="utf-8")) else "on a CPU"
+        device = "; test on a GPU" if needs_gpu(test.read_text(encoding="utf-8")) else ""
         yield (
             "fix",
-            f"`--enable {finding.fix.toggle}`; {cut_clause(finding.fix.why)}; test {device}",
+            f"`--enable {finding.fix.toggle}`; {cut_clause(finding.fix.why)}{device}",
         )
     else:
         yield "fix", f"none yet: {finding.fix.none.strip()}; {finding.fix.why}"
