@@ -144,6 +144,9 @@ class TestPlain(unittest.TestCase):
 
     def test_product(self):
         self.assertEqual(forms.plain(self.rows, 5), 30)
+
+    def test_that_holds_on_both_sides(self):
+        self.assertEqual(forms.plain(0, 5), 0)
 """
 
 
@@ -152,7 +155,7 @@ class TestPlain(unittest.TestCase):
     [
         (
             "self.assertEqual(forms.plain(self.rows, 5), 30)",
-            "TestPlain::test_product[toy-plain] (its",
+            "TestPlain::test_case[toy-plain] (its",
         ),
         ("self.assertTrue(forms.plain(self.rows, 5))", "toy-plain is toothless"),
         ("{30: 0}[forms.plain(self.rows, 5)]", "caught"),
@@ -170,7 +173,7 @@ def test_a_test_case_of_unittest_is_a_guard_on_both_sides(
     done = suites.run(text, "--teeth", "-v")
     assert says in done.stdout
     is_caught = "toy-plain is" not in done.stdout
-    assert ("caught suites/test_toy.py::TestPlain::test_product" in done.stdout) == is_caught
+    assert ("caught suites/test_toy.py::TestPlain::test_case" in done.stdout) == is_caught
     assert (done.returncode == 0) == is_caught
 
 

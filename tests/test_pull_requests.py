@@ -100,11 +100,12 @@ def test_a_test_that_does_not_show_the_fix_is_refused(
     assert problem in result.problem
 
 
-def test_a_crash_may_end_with_the_error_that_its_finding_names(
+def test_a_test_may_end_with_the_error_that_its_finding_names(
     project: Path, tmp_path: Path
 ) -> None:
-    finding = small_finding.FINDING.replace("wrong answers", "crash")
-    finding = finding.replace("A sum lacks its last number.", "A sum ends with KeyError.")
+    finding = small_finding.FINDING.replace(
+        "A sum lacks its last number.", "A sum ends with KeyError."
+    )
     toggle = small_finding.TOGGLE.replace("return sum(numbers[:-1])", "return {}[0]")
     small_finding.write_project(tmp_path, finding, toggle)
     sums = small_finding.SUMS.replace("sum(numbers[:-1])", "{}[0]")

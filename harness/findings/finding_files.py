@@ -62,6 +62,11 @@ def needs_gpu(test_text: str) -> bool:
     return bool(_NEEDS_GPU.search(test_text)) and not _RUNS_ON_CPU.search(test_text)
 
 
+def launches_kernels(test_text: str) -> bool:
+    """Return whether a test launches kernels: on a GPU, or else in Triton's interpreter."""
+    return needs_gpu(test_text) or "TRITON_INTERPRET" in test_text
+
+
 def load_findings() -> list[Finding]:
     """Load all findings, the worst first; raise for the first file that is wrong."""
     proposed = toggle_catalogue.find_proposed_files()

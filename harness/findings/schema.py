@@ -100,9 +100,8 @@ class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         return SpecifierSet(self.releases, prereleases=True)
 
     def names_error(self, error_class: str) -> bool:
-        """Return whether the finding is about a crash with an error of this class."""
-        words = f"{self.title} {self.what} {self.evidence}"
-        return self.severity is Severity.CRASH and error_class in words
+        """Return whether the finding says that an error of this class is raised."""
+        return error_class in f"{self.title} {self.what} {self.evidence}"
 
     @property
     def sort_key(self) -> tuple[int, int, str]:

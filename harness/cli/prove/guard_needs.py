@@ -72,7 +72,7 @@ def group_by_device(files: dict[Path, str]) -> dict[str, list[Path]]:
     for file, text in files.items():
         if found := _DEVICE_MARK.search(text):
             grouped[found[1]].append(file)
-        elif finding_files.is_test_file(file) and finding_files.needs_gpu(text):
+        elif finding_files.is_test_file(file) and finding_files.launches_kernels(text):
             grouped[VIRTUAL].append(file)
     return dict(grouped)
 

@@ -131,7 +131,7 @@ def find_problem(finding: Finding, released: SideOutcome, patched: SideOutcome) 
         if error not in _REPORTS and not finding.names_error(error):
             return (
                 f"as released {test} ends with {error}: {message}; that is no assertion, nor an "
-                "error that the finding of a crash names"
+                "error that the finding names"
             )
     if not released.bad:
         return "it passes as released"
