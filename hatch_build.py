@@ -16,7 +16,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 # The package in code, in paths and as a module's name; "the harness" is the English word.
 _PACKAGE = re.compile(r"(?<!the )\bharness\b(?!-)")
-_CARRIED = ("toggles", "suites", "fixtures", "reports", "bench/recorded/proofs")
+_CARRIED = ("toggles", "findings", "suites", "fixtures", "reports", "bench/recorded/proofs")
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "out", "carried")
 
 

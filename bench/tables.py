@@ -1,4 +1,4 @@
-"""Writes the tables of the docs that come from records or from code.
+"""Writes the tables of the docs that come from records or from code, and the pages of findings.
 
     .venv/bin/python -m bench.tables            writes them
     .venv/bin/python -m bench.tables --check    names the pages that are not fresh
@@ -20,6 +20,7 @@ import msgspec
 from bench.measuring import RECORDED, read_record
 from harness.core import paths
 from harness.core.outcomes import Verdict
+from harness.findings import finding_files, pages
 from harness.runs.eval import power_analysis
 from harness.runs.kernels.values import KernelInventory, KernelKind
 from harness.runs.mutate import operators
@@ -27,12 +28,20 @@ from harness.sanitizer.violations import targets
 from harness.store.record_files import read_record_text
 from harness.store.zoo.values import CLAIM_VERDICTS, ZooRun
 
+FINDING_PAGES = paths.project_folder() / "docs" / "findings"
 BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def list_pages() -> list[Path]:
     root = paths.project_folder()
     return sorted([root / "README.md", *(root / "docs").rglob("*.md")])
+
+
+def make_finding_pages() -> dict[Path, str]:
+    return {
+        FINDING_PAGES / f"{finding.name}.md": pages.make_page(finding)
+        for finding in finding_files.load_findings()
+    }
 
 
 def write_tables(text: str) -> str:
@@ -127,13 +136,7 @@ def make_figures() -> str:
 
 
 def make_finding_index() -> str:
-    lines = []
-    for page in (paths.project_folder() / "docs" / "findings").glob("*.md"):
-        text = page.read_text()
-        if releases := re.search(r"^- \*\*releases:\*\* ([^;\n]*)", text, re.MULTILINE):
-            title = text.partition("\n")[0].removeprefix("# ")
-            lines.append(f"- [{title}](findings/{page.name}): {releases[1]}")
-    return "\n".join(sorted(lines, key=str.lower))
+    return pages.make_index(finding_files.load_findings())
 
 
 def make_operator_table() -> str:
@@ -230,9 +233,10 @@ TABLES: dict[str, Callable[[], str]] = {
 
 def main(words: list[str]) -> int:
     stale = []
-    for page in list_pages():
-        text = page.read_text()
-        fresh = write_tables(text)
+    fresh_pages = make_finding_pages()
+    for page in sorted({*list_pages(), *fresh_pages}):
+        text = page.read_text() if page.is_file() else ""
+        fresh = fresh_pages.get(page) or write_tables(text)
         if fresh != text:
             stale.append(str(page.relative_to(paths.project_folder())))
             if "--check" not in words:

@@ -128,6 +128,55 @@ def test_a_failure_prints_the_line_that_replays_it(suites: Suites) -> None:
     assert "DidNotReproduce" in otherwise.stdout
 
 
+COLLECTS_TEST_CASES = """
+from harness.guards import unittest_guards
+
+def pytest_pycollect_makeitem(collector, name, obj):
+    return unittest_guards.make_guard_class(collector, name, obj, "toy-plain", "KeyError".__eq__)
+"""
+TEST_CASE = """
+import unittest
+
+class TestPlain(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.rows = 3
+
+    def test_product(self):
+        self.assertEqual(forms.plain(self.rows, 5), 30)
+
+    def test_that_holds_on_both_sides(self):
+        self.assertEqual(forms.plain(0, 5), 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("assertion", "says"),
+    [
+        (
+            "self.assertEqual(forms.plain(self.rows, 5), 30)",
+            "TestPlain::test_case[toy-plain] (its",
+        ),
+        ("self.assertTrue(forms.plain(self.rows, 5))", "toy-plain is toothless"),
+        ("{30: 0}[forms.plain(self.rows, 5)]", "caught"),
+        ("(forms.plain(self.rows, 5) - 30) and [][1]", "IndexError"),
+        ("self.skipTest('not here')", "it skips itself: not here"),
+    ],
+)
+def test_a_test_case_of_unittest_is_a_guard_on_both_sides(
+    suites: Suites, assertion: str, says: str
+) -> None:
+    """An error that is no assertion proves nothing, unless the finding names it: KeyError here."""
+    conftest = suites.root / "suites" / "conftest.py"
+    conftest.write_text(conftest.read_text() + COLLECTS_TEST_CASES)
+    text = TEST_CASE.replace("self.assertEqual(forms.plain(self.rows, 5), 30)", assertion)
+    done = suites.run(text, "--teeth", "-v")
+    assert says in done.stdout
+    is_caught = "toy-plain is" not in done.stdout
+    assert ("caught suites/test_toy.py::TestPlain::test_case" in done.stdout) == is_caught
+    assert (done.returncode == 0) == is_caught
+
+
 def test_always_on_checks_are_taken_out_for_both_sides(suites: Suites) -> None:
     text = PLAIN.replace('"toy-plain"', '"toy-closure", without=("toy-plain",)')
     text = text.replace("== rows * topk * 2", "== rows * 2")

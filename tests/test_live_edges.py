@@ -409,6 +409,60 @@ def test_odd_line_ends_and_encodings_keep_their_lines(lab: Lab) -> None:
     assert module.f() == 1
 
 
+ADDING = """
+import math
+
+class Sum:
+    def all(self, numbers):
+        return sum(numbers)
+
+    def last(self):
+        return 0
+
+def use(numbers):
+    return Sum().all(numbers), hasattr(Sum, "product")
+
+def unused():
+    return 0
+"""
+
+
+def toggle_addition(lab: Lab, name: str, target: str, first: str, second: str, added: str) -> None:
+    """Make a toggle that adds a definition between two others."""
+    parts = [f"def {first}:\n    $$$ONE", f"def {second}:\n    $$$TWO"]
+    lab.toggle(name, "adding", target, "\n\n".join(parts), f"\n\n{added}\n\n".join(parts))
+
+
+def test_code_that_a_fix_adds_is_there_for_the_block_and_counted(lab: Lab) -> None:
+    """A method, a function, an imported name; without the fix nothing of them is there."""
+    module = lab.module("adding", ADDING)
+    methods = "all(self, numbers)", "last(self)"
+    product = "def product(self, numbers=(2, 3)):\n    return math.prod(numbers) * double(1)"
+    toggle_addition(lab, "lab-method", "Sum", *methods, product)
+    toggle_addition(
+        lab, "lab-function", "", "use(numbers)", "unused()", "def double(n): return 2 * n"
+    )
+    lab.toggle("lab-import", "adding", "", "import math", "import math, cmath")
+    before = dict(vars(module)), dict(vars(module.Sum))
+    with lab.revert("lab-method", "lab-import", "lab-function") as changed:
+        assert module.use([1, 2]) == (3, True)
+        reach = changed.reach
+        assert module.Sum().product() == 12
+        assert changed.reach == reach + 2
+        assert module.cmath.sqrt(-1) == 1j
+    assert (dict(vars(module)), dict(vars(module.Sum))) == before
+
+
+def test_a_method_with_super_is_not_added_live(lab: Lab) -> None:
+    lab.module("adding", ADDING)
+    toggle_addition(
+        lab, "lab-super", "Sum", "all(self, numbers)", "last(self)",
+        "def more(self): return super()",
+    )  # fmt: skip
+    with pytest.raises(PatchError, match=r"one with super\(\)"), lab.revert("lab-super"):
+        pass
+
+
 def test_a_forked_child_counts_for_itself() -> None:
     with toggles.observed("toy-plain", folders=TOY_TOGGLES) as seen:
         for _ in range(5):

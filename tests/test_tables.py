@@ -13,6 +13,11 @@ def test_every_generated_table_is_fresh() -> None:
     assert [name for name, text in pages.items() if tables.write_tables(text) != text] == []
 
 
+def test_every_page_of_a_finding_is_fresh() -> None:
+    fresh = tables.make_finding_pages()
+    assert [page.name for page, text in fresh.items() if page.read_text() != text] == []
+
+
 def test_every_table_is_on_a_page_and_every_mark_ends() -> None:
     texts = [page.read_text() for page in tables.list_pages()]
     marked = [block[2] for text in texts for block in tables.BLOCK.finditer(text)]

@@ -151,6 +151,8 @@ _TABLE = (
             get_exit_code=lambda run: int(run.exit_code),
         ),
     ),
+    Command("upstream", "a finding as a pull request: patch, test, text, verified; a backport"),
+    Command("watch", "findings and their fixes in a newer SGLang: fixed, changed, still there"),
     Command("report", "stored runs: table, page, JUnit, Markdown, JSON"),
     Command("list", "the registry, with each toggle's state on a release"),
     Command("show", "one toggle: its story, its state, its patch as a diff"),

@@ -235,7 +235,7 @@ def digest_guards_and_toggles(toggle_folders: list[Path], guard_files: list[Path
 
 def digest_project_guards() -> str:
     """Hash the project's own suites and toggles; files that changed since are read again."""
-    names = ("suites", "fixtures", "toggles", "conftest.py")
+    names = ("suites", "findings", "fixtures", "toggles", "conftest.py")
     places = [paths.project_folder() / name for name in names]
     files = [file for place in places for file in iterate_files(place)]
     return _digest_unchanged_files(tuple((file, _read_change_time(file)) for file in files))

@@ -15,6 +15,7 @@ from harness.cli import options
 from harness.core.wording import format_count
 from harness.fixes.matching.status_cache import StatusCache, find_upstream_reverts
 from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus, find_toggle_status
+from harness.fixes.registry.schema import Toggle
 from harness.releases import managed_releases
 from harness.store.prove import recorded_proofs
 
@@ -23,13 +24,16 @@ STATE_COLOURS = {"fixed": "32", "buggy": "33", "absent": "2", "stale": "1;31"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="TOGGLE", help="ids, families or globs")
+    parser.add_argument(
+        "--proposed", action="store_true", help="the fixes that SGLang does not have yet"
+    )
     options.add_release(parser)
     options.add_toggle_folders(parser)
     options.add_json(parser)
 
 
 def run_command(arguments: argparse.Namespace) -> int:
-    toggles = options.load_catalogue(arguments).select_or_all(arguments.names)
+    toggles = select_toggles(arguments)
     # This is fast and needs no network, unless the call names a release to download.
     tree = options.find_tree(arguments.release, fetch=arguments.release is not None)
     mended: set[str] = set()
@@ -38,7 +42,7 @@ def run_command(arguments: argparse.Namespace) -> int:
 
         mended = guard_runs.mend_for_named_tree(arguments.release, tree, arguments.toggles)
     if mended:
-        toggles = options.load_catalogue(arguments).select_or_all(arguments.names)
+        toggles = select_toggles(arguments)
     statuses: list[ToggleStatus] | list[None] = [None] * len(toggles)
     if tree:
         cache = StatusCache("states", find_toggle_status)
@@ -65,6 +69,13 @@ def run_command(arguments: argparse.Namespace) -> int:
         texts = {t.id: [one.describe(known) for one in proofs.get(t.id, ())] for t in toggles}
         print_toggles(data, texts)
     return 1 if any(row["state"] == ToggleState.STALE.value for row in rows) else 0
+
+
+def select_toggles(arguments: argparse.Namespace) -> list[Toggle]:
+    catalogue = options.load_catalogue(arguments)
+    if arguments.proposed and not arguments.names:
+        return list(catalogue.proposed.values())
+    return catalogue.select_or_all(arguments.names)
 
 
 def print_toggles(data: dict[str, Any], proofs: dict[str, list[str]]) -> None:

@@ -27,6 +27,7 @@ WINGS = (
     "store",
     "releases",
     "fixes",
+    "findings",
     "patching",
     "toggles.py",
     "checking.py",

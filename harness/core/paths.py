@@ -42,6 +42,11 @@ def toggles_folder() -> Path:
     return project_folder() / "toggles"
 
 
+def proposed_folder() -> Path:
+    """Return the folder of toggles whose fix SGLang does not have yet."""
+    return toggles_folder() / "proposed"
+
+
 _END_OF_PATH = frozenset(" \t\n\r\"'`:;,=()[]{}<>\\")  # in messages, and in JSON that quotes them
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -23,6 +24,7 @@ from harness.patching.live_engine import engine
 from harness.toggles import ToggleContext
 
 GUARDS_MARKER = "guards"
+_DEFINED_NAME = re.compile(r"^\s*(?:async )?def (\w+)", re.MULTILINE)
 
 
 class Side(Enum):
@@ -112,6 +114,15 @@ def enable_where_missing(*names: str) -> Iterator[None]:
     )
     with ToggleContext(choices) if choices else contextlib.nullcontext():
         yield
+
+
+def lacks_definition(cell: GuardCell) -> bool:
+    """Return whether the cell's side lacks a function that the fix adds, which cannot run there."""
+    is_lacking = cell.finding.state is ToggleState.BUGGY and cell.side is not Side.FIXED
+    return is_lacking and any(
+        {*_DEFINED_NAME.findall(site.edit.fixed)} - {*_DEFINED_NAME.findall(site.edit.buggy)}
+        for site in cell.finding.sites
+    )
 
 
 def choose_direction(cell: GuardCell) -> Direction:

@@ -109,7 +109,8 @@ def load_exceptions(path: Path, known_toggles: Collection[str]) -> tuple[ProofEx
 
 def is_suite_guard(path: Path) -> bool:
     """Return whether the list is about the guards of a file or folder."""
-    return path.resolve().is_relative_to(paths.project_folder() / "suites")
+    folders = (paths.project_folder() / name for name in ("suites", "findings"))
+    return any(map(path.resolve().is_relative_to, folders))
 
 
 def find_exception(

@@ -18,6 +18,7 @@ from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus
 from harness.guards import cells, profiles
 from harness.guards.cells import GuardCell, Side
 from harness.patching.import_runs import RUNS
+from harness.patching.live_engine import engine
 
 # A guard's reports of a bug: an assertion (also from a checked kernel), or `pytest.fail`.
 FAILURES = (AssertionError, pytest.fail.Exception)
@@ -79,6 +80,8 @@ def run_side(status: ToggleStatus, item: pytest.Function) -> Generator[None, Any
             with raise_lost_device_as_failure():
                 return (yield)
         finally:
+            if not toggled.reach and cells.lacks_definition(cell):
+                engine.count_missing_code(cells.make_choice(cell))
             attempt.reach = toggled.reach
 
 

@@ -199,7 +199,7 @@ def _compute_plan_key(request: dict[str, Any]) -> str:
     """Hash the request, the toggle files and the code of the planner to the key of a plan."""
     planner = os.environ.get(PLANNER_VARIABLE) or sys.executable
     parts: list[str | bytes] = [json.dumps(request, sort_keys=True), planner, CODE_DIGEST]
-    for folder in [paths.toggles_folder(), *map(Path, request["folders"])]:
+    for folder in [paths.toggles_folder(), paths.proposed_folder(), *map(Path, request["folders"])]:
         for path in sorted(folder.glob("*.yaml")):
             parts += [str(path), path.read_bytes()]
     return compute_digest(*parts)

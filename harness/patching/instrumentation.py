@@ -107,6 +107,23 @@ def compile_instrumented(
     return InstrumentedModule(_insert_counters(code, count_run), kinds, kernels)
 
 
+def compile_function(
+    definition: ast.FunctionDef | ast.AsyncFunctionDef,
+    filename: str,
+    slots: list[int],
+    count_run: CountRun,
+    flags: int,
+) -> CodeType:
+    """Compile a function that counts each of its runs for these slots."""
+    definition.body[:0] = [
+        ast.copy_location(ast.Expr(_make_count_call(slot, definition)), definition)
+        for slot in slots
+    ]
+    module = ast.fix_missing_locations(ast.Module([definition], []))
+    code = compile(module, filename, "exec", flags=flags, dont_inherit=True)
+    return _insert_counters(code, count_run)
+
+
 def _select_needed_statements(tree: ast.Module, positions: list[tuple[int, int]]) -> list[ast.stmt]:
     """Definitions are found by name and ordinal: if one is needed, all of its name stay."""
     names = set()

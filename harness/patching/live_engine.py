@@ -302,6 +302,12 @@ class ToggleEngine:
         for module in modules:
             self.recorder.record_module(module)
 
+    def count_missing_code(self, choice: SourceChange) -> None:
+        """Count a run of a function that is missing without a toggle: a test of it reaches that."""
+        slot = self.recorder.assign_slot(choice.id, choice.verb, "missing code")
+        self.recorder.record_count_kinds({slot: "runs"})
+        self.recorder.count_run(slot)
+
     def reach(self, choices: Iterable[SourceChange]) -> int:
         """Return how often the code of these toggles ran in this process while they were active."""
         wanted = {(c.id, c.verb) for c in choices}

@@ -10,21 +10,21 @@ from __future__ import annotations
 import __future__
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
-from types import CodeType, FunctionType, MappingProxyType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
 from harness.core.errors import PatchError
 from harness.fixes.patch_plan import Direction, PatchedModule
-from harness.patching import class_bodies, live_functions
+from harness.patching import added_code, class_bodies, live_functions, original_code
 from harness.patching.constant_importers import find_importers
-from harness.patching.import_hook import PatchedLoader, cache_source_lines
+from harness.patching.import_hook import cache_source_lines
 from harness.patching.import_runs import RUNS
 from harness.patching.instrumentation import (
     FUNCTION_NODES,
     StatementLocation,
+    compile_function,
     compile_instrumented,
     is_jit_function,
     iterate_assigned_names,
@@ -109,6 +109,7 @@ class ModuleVariantBuilder:
     ) -> None:
         self.module = module
         self.filename: str = patched_module.path
+        self.count_run = count_run
         self.tree = ast.parse(patched_module.text)
         self.patched_module = patched_module
         self.get_original = get_original
@@ -116,12 +117,13 @@ class ModuleVariantBuilder:
         # A separate file name: the other functions of the file keep their own lines.
         self.virtual_filename = f"{PATCHED_CODE}{names} {patched_module.module}>"
         cache_source_lines(self.virtual_filename, patched_module.text)
-        sites = [(n, s.line, s.column) for n, s in zip(slots, patched_module.sites, strict=True)]
+        self.sites = list(zip(slots, patched_module.sites, strict=True))
+        sites = [(slot, site.line, site.column) for slot, site in self.sites]
         self.compiled = compile_instrumented(
             self.tree, self.virtual_filename, sites, count_run, whole_module=False
         )
-        self.running_code = _compile_running_code(module, original_text, self.filename)
-        self.original_definitions = parse_definitions(original_text)
+        self.running_code = original_code.compile_running_code(module, original_text, self.filename)
+        self.original_definitions = original_code.parse_definitions(original_text)
         self.patched_paths = {
             id(node): path for path, node in live_functions.iterate_definitions(self.tree)
         }
@@ -147,6 +149,11 @@ class ModuleVariantBuilder:
                 self._add_site(chain, site.target, site.direction != observed)
         for path, changed in self.changed_classes.items():
             self._add_class_patches(path, changed)
+        if set(self.patched_paths.values()) - self.original_definitions.keys():
+            text, known = self.patched_module.text, self.original_definitions
+            self.variant.patches += added_code.make_added_functions(
+                self.module, text, known, self._compile_added_function
+            )
         for qualname, slots in self.compiled.kernels.items():
             kernel = jit_kernels.find_kernel(self.module, qualname)
             if kernel is None:
@@ -160,6 +167,8 @@ class ModuleVariantBuilder:
         outer = next((p for p in chain if isinstance(p.statement, FUNCTION_NODES)), None)
         last = chain[-1].statement
         if outer is None:
+            if isinstance(last, ast.Pass) and not is_changed:
+                return  # the fix has a definition there
             if isinstance(last, ast.ClassDef):
                 refuse_live_change(target, "a class's own header")
             classes = [p.statement for p in chain if isinstance(p.statement, ast.ClassDef)]
@@ -170,7 +179,7 @@ class ModuleVariantBuilder:
             return
         path = self.patched_paths[id(outer.statement)]
         if path not in self.original_definitions:
-            refuse_live_change(target, "a definition that is not there without the toggle")
+            return  # `added_code` adds it
         for place in chain:
             if isinstance(place.statement, FUNCTION_NODES):
                 self._refuse_decorators(place.statement, target)
@@ -300,22 +309,32 @@ class ModuleVariantBuilder:
             self.variant.patches.append(ClassAttributePatch(cls, name, value))
         self.variant.bindings.append((path, cls))
 
+    def _compile_added_function(
+        self, definition: ast.FunctionDef | ast.AsyncFunctionDef
+    ) -> CodeType:
+        line = definition.lineno
+        slots = [slot for slot, site in self.sites if site.line <= line <= site.end_line]
+        return compile_function(
+            definition, self.virtual_filename, slots, self.count_run, self.flags
+        )
+
     def _run_assignment(
         self, statement: ast.stmt, scope: dict[str, Any], names: dict[str, Any]
     ) -> None:
         """Run one assignment of the patched module for its value."""
         names["__annotations__"] = {}
-        postponed = any(
-            isinstance(node, ast.ImportFrom) and node.module == "__future__"
-            for node in self.tree.body
-        )
-        flags = __future__.annotations.compiler_flag if postponed else 0
         module = ast.Module([statement], [])
         exec(
-            compile(module, self.virtual_filename, "exec", flags=flags, dont_inherit=True),
+            compile(module, self.virtual_filename, "exec", flags=self.flags, dont_inherit=True),
             scope,
             names,
         )
+
+    @property
+    def flags(self) -> int:
+        """The flags of the compiler that the module's text sets."""
+        modules = {each.module for each in self.tree.body if isinstance(each, ast.ImportFrom)}
+        return __future__.annotations.compiler_flag if "__future__" in modules else 0
 
     # Modules
 
@@ -323,14 +342,20 @@ class ModuleVariantBuilder:
         self, chain: list[StatementLocation], target: str, is_changed: bool
     ) -> None:
         statement = chain[-1].statement
-        names = set(iterate_assigned_names(statement))
-        if len(chain) > 1 or not names or not isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        if len(chain) == 1 and isinstance(statement, ast.Import | ast.ImportFrom):
+            names: dict[str, Any] = {}
+            if is_changed:
+                self._run_assignment(statement, vars(self.module), names)
+            self.variant.patches += added_code.make_added_names(self.module, names)
+            return
+        assigned = set(iterate_assigned_names(statement))
+        if len(chain) > 1 or not assigned or not isinstance(statement, (ast.Assign, ast.AnnAssign)):
             refuse_live_change(target, "this part of a module")
         scope = dict(vars(self.module))
         self._run_assignment(statement, scope, scope)
-        for name in names:
+        for name in assigned:
             self._add_module_name(name, scope[name], target, is_changed)
-        for place, _, kernel in iterate_constant_readers(self.tree, names):
+        for place, _, kernel in iterate_constant_readers(self.tree, assigned):
             self._count_reader(place, kernel, target)
 
     def _add_module_name(self, name: str, value: Any, target: str, is_changed: bool) -> None:
@@ -363,31 +388,6 @@ class ModuleVariantBuilder:
         if not kernel and path not in self.handled_paths:
             self.handled_paths.add(path)
             self._add_function(path, outer.statement, target, False)
-
-
-def _compile_running_code(module: ModuleType, original_text: str, filename: str) -> CodeType:
-    """Return the code that the module runs; an import under toggles has compiled counters in."""
-    loader = getattr(module.__spec__, "loader", None)
-    if isinstance(loader, PatchedLoader):
-        return loader.compiled.code
-    return compile_unpatched(original_text, filename)
-
-
-def preload_module_text(text: str, filename: str) -> None:
-    """Compile and parse a module before forking, so that no fork has to."""
-    compile_unpatched(text, filename)
-    parse_definitions(text)
-
-
-@lru_cache(maxsize=8)
-def compile_unpatched(text: str, filename: str) -> CodeType:
-    """Return a module's code without toggles; cached, as one module often has many toggles."""
-    return compile(text, filename, "exec", dont_inherit=True)
-
-
-@lru_cache(maxsize=8)
-def parse_definitions(text: str) -> Mapping[live_functions.DefinitionPath, ast.AST]:
-    return MappingProxyType(dict(live_functions.iterate_definitions(ast.parse(text))))
 
 
 def _dump_nodes(nodes: Any) -> list[str]:

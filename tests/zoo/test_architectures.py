@@ -124,3 +124,15 @@ def test_what_does_not_start_is_red_once() -> None:
     failed = ClaimResult(ZooClaim.STARTS, Verdict.FAILS, "KeyError: 'x'")
     assert make_zoo_run(failed).problems[:1] == ["one: starts: KeyError: 'x'"]
     assert len([each for each in make_zoo_run(failed).problems if each.startswith("one")]) == 1
+
+
+def test_a_failure_is_not_known_where_the_fix_of_its_finding_is_enabled(tmp_path: Path) -> None:
+    page = "docs/findings/gptj-bias.md"
+    text = f"""model_type: llama
+known:
+  graph: {{reason: {page}, at_most: 0.5}}
+  chunks: [{{reason: {page}, releases: "<0.5.10", says: x}}, {{reason: other, says: y}}]
+"""
+    one = read_one(tmp_path, text).drop_known_failures([page])
+    found = [one.find_known_failure(claim, "0.5.9") for claim in ("graph", "chunks")]
+    assert [known and known.reason for known in found] == [None, "other"]

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from harness.store.prove.values import ProveKind
 
 # The options that `--resume` and `--failed` take from an earlier run, unless the call sets them.
-RESUMED_SETTINGS = "names release device profile k shard words limit memory seed".split()
+RESUMED_SETTINGS = "names proposed release device profile k shard words limit memory seed".split()
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class ProveCall:
     release: list[str] = field(default_factory=list)
     device: str = "cpu"
     profile: str = "default"
+    proposed: bool = False  # prove proposed toggles: those named, or all
     jobs: int | None = None
     k: str | None = None
     limit: float = 300.0

@@ -34,6 +34,9 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--profile", choices=("smoke", "default", "nightly"), default=ProveCall.profile
     )
+    parser.add_argument(
+        "--proposed", action="store_true", help="proposed fixes, by the tests of their findings"
+    )
     parser.add_argument("-j", "--jobs", type=int, metavar="N", help="tests at a time")
     parser.add_argument("-k", metavar="EXPRESSION", help="only guards that pytest selects by it")
     parser.add_argument(

@@ -15,9 +15,12 @@ from pathlib import Path
 from harness.cli import options
 from harness.core import paths
 from harness.core.cpp_tokens import is_cpp_path
+from harness.core.device import VIRTUAL
 from harness.core.errors import NotReadyError
+from harness.findings import finding_files
 from harness.fixes.matching.toggle_status import find_toggle_status
 from harness.fixes.registry.schema import Toggle
+from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.guards.proof_exceptions import PRESENT_STATES
 from harness.releases import cuda_toolkit, managed_releases
 from harness.runs.kernels import cuda_builds
@@ -33,17 +36,34 @@ _DEVICE_MARK = re.compile(r'^pytestmark = pytest\.mark\.runs_on\("(\w+)"\)$', re
 _MODULE = re.compile(r"\w+(\.\w+)+")
 
 
-def find_guard_files(words: list[str], toggles: Sequence[Toggle]) -> dict[Path, str]:
+def find_guard_places(toggles: Sequence[Toggle], catalogue: ToggleCatalogue) -> tuple[str, ...]:
+    """Find the tests of proposed toggles, and the folder of the guards of others."""
+    proposed = {toggle.id for toggle in toggles} & {*catalogue.proposed}
+    others = ["suites"] if len(proposed) < len(toggles) else []
+    if not proposed:
+        return tuple(others)
+    root, findings = paths.project_folder(), finding_files.load_findings()
+    tests = [finding_files.get_test_file(f.name) for f in findings if f.fix.toggle in proposed]
+    return (*others, *(str(test.relative_to(root)) for test in tests))
+
+
+def find_guard_files(
+    words: list[str], toggles: Sequence[Toggle], places: Sequence[str] = ("suites",)
+) -> dict[Path, str]:
     """Find the files of a call that name one of these toggles, and read them."""
     named = [
         Path(w.partition("::")[0]) for i, w in enumerate(words) if plan.is_guard_path(words, i)
     ]
     files: list[Path] = []
-    for path in named or [paths.project_folder() / "suites"]:
+    for path in named or [paths.project_folder() / place for place in places]:
         files += [path] if path.is_file() else sorted(path.rglob("test_*.py"))
     texts = {file: file.read_text(errors="replace") for file in files}
     ids = [f'"{toggle.id}"' for toggle in toggles]
-    return {file: text for file, text in texts.items() if any(name in text for name in ids)}
+    return {
+        file: text
+        for file, text in texts.items()
+        if finding_files.is_test_file(file) or any(name in text for name in ids)
+    }
 
 
 def group_by_device(files: dict[Path, str]) -> dict[str, list[Path]]:
@@ -52,6 +72,8 @@ def group_by_device(files: dict[Path, str]) -> dict[str, list[Path]]:
     for file, text in files.items():
         if found := _DEVICE_MARK.search(text):
             grouped[found[1]].append(file)
+        elif finding_files.is_test_file(file) and finding_files.launches_kernels(text):
+            grouped[VIRTUAL].append(file)
     return dict(grouped)
 
 

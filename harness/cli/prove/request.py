@@ -17,6 +17,8 @@ from harness.cli.prove.call import RESUMED_SETTINGS, ProveCall
 from harness.core.errors import UnfixError
 from harness.core.outcomes import RunStatus
 from harness.fixes.registry import toggle_catalogue
+from harness.fixes.registry.schema import Toggle
+from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.guards import proof_exceptions
 from harness.releases import source_trees
 from harness.runs.prove import plan
@@ -106,6 +108,12 @@ def digest_inputs(call: ProveCall) -> str:
     return guard_runs.digest_guards_and_toggles(call.toggles, guards)
 
 
+def _select_toggles(catalogue: ToggleCatalogue, call: ProveCall) -> list[Toggle]:
+    if call.proposed and not call.names:
+        return list(catalogue.proposed.values())
+    return options.select_toggles_or_all(catalogue, call.names, call.usage)
+
+
 def make_request(
     call: ProveCall,
     earlier: ProveRun | None,
@@ -114,9 +122,7 @@ def make_request(
 ) -> ProveRequest:
     """Make the request of a call, on targets that are prepared already or on those it names."""
     # A wrong word ends the call before a release is installed for it.
-    options.select_toggles_or_all(
-        toggle_catalogue.load_catalogue(call.toggles), call.names, call.usage
-    )
+    _select_toggles(toggle_catalogue.load_catalogue(call.toggles), call)
     guard_runs.check_positive(call.limit, "--limit")
     try:
         shard = plan.parse_shard(call.shard)
@@ -131,13 +137,14 @@ def make_request(
             subject = f"the sources of SGLang {name}"
             resumption.refuse_if_changed(sources.get(name), digest, earlier.id, subject)
     catalogue = toggle_catalogue.load_catalogue(call.toggles)  # again: some may be mended now
-    toggles = options.select_toggles_or_all(catalogue, call.names, call.usage)
+    toggles = _select_toggles(catalogue, call)
+    places = guard_needs.find_guard_places(toggles, catalogue)
     jobs = guard_runs.choose_job_count(call.device, call.jobs)
     memory = guard_runs.choose_memory_limit(jobs, call.memory)
     if earlier is not None and call.failed is not None and earlier.green:
         raise UnfixError(f"run {earlier.id} left nothing to prove")
     cells = earlier.cells if earlier is not None else []
-    files = guard_needs.find_guard_files(call.words, toggles)
+    files = guard_needs.find_guard_files(call.words, toggles, places)
     if call.command == "prove" and call.device != "cuda":
         guard_needs.bring_toolkit(files, toggles, targets, jobs)
     is_whole = call.command == "prove" and call.device == "cpu" and not (call.words or call.k)
@@ -145,13 +152,14 @@ def make_request(
         kind=call.command,
         targets=targets,
         toggles=toggles,
-        has_named_toggles=bool(call.names),
+        has_named_toggles=bool(call.names) or call.proposed,
         device=call.device,
         jobs=jobs,
         side_timeout=call.limit,
         memory_limit=memory,
         profile=call.profile,
         pytest_arguments=[*(["-k", call.k] if call.k else []), *call.words],
+        guard_places=places,
         toggle_folders=call.toggles,
         shard=shard,
         seed=secrets.randbits(32) if call.seed is None else call.seed,

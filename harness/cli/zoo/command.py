@@ -14,6 +14,7 @@ from harness.core import machine
 from harness.core.code_digest import compute_digest
 from harness.core.errors import UnfixError
 from harness.core.outcomes import RunStatus
+from harness.findings.finding_files import load_findings
 from harness.runs.zoo import release_changes
 from harness.runs.zoo.architecture import select_rows
 from harness.runs.zoo.release_changes import ZooChanges
@@ -149,6 +150,7 @@ def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> ZooRun:
     architectures, families = select_rows(request.names)
     get_card(request.card)  # an unknown name ends the call
     run_id, started = guard_runs.make_id_and_start()
+    mended = [f.page for f in load_findings() if f.fix.toggle in request.enable]
 
     def make_work(folder: Path) -> ZooWorkerRequest:
         return ZooWorkerRequest(
@@ -156,9 +158,10 @@ def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> ZooRun:
             folder=str(folder),
             jobs=guard_runs.choose_job_count("cpu", request.jobs),
             seconds=request.seconds,
-            architectures=architectures,
+            architectures=[each.drop_known_failures(mended) for each in architectures],
             families=families,
             check=request.check,
+            mended=mended,
         )
 
     run = ZooRun(

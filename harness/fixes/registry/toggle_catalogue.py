@@ -33,10 +33,11 @@ FIXES_CODE_DIGEST = compute_digest(
 
 
 class ToggleCatalogue:
-    """All loaded toggles, by id."""
+    """All loaded toggles, by id; a proposed one is selected by its id alone."""
 
-    def __init__(self, toggles: Iterable[Toggle]) -> None:
+    def __init__(self, toggles: Iterable[Toggle], proposed: Iterable[Toggle] = ()) -> None:
         self._by_id = {toggle.id: toggle for toggle in toggles}
+        self.proposed = {toggle.id: toggle for toggle in proposed}
 
     def __iter__(self) -> Iterator[Toggle]:
         return iter(self._by_id.values())
@@ -51,7 +52,7 @@ class ToggleCatalogue:
         """Describe what a word names: a toggle, a PR, a family, a glob; '' if it is nothing."""
         chosen = self._match_name(name)
         count = format_count(len(chosen), "toggle")
-        if not chosen or name in self._by_id:
+        if not chosen or name in self._by_id or name in self.proposed:
             return "a toggle" if chosen else ""
         if any(toggle.family == name for toggle in chosen):
             return f"a family of {count}"
@@ -65,8 +66,9 @@ class ToggleCatalogue:
         return chosen
 
     def _match_name(self, name: str) -> list[Toggle]:
-        if name in self._by_id:
-            return [self._by_id[name]]
+        for known in (self._by_id, self.proposed):
+            if name in known:
+                return [known[name]]
         parts = [t for t in self if t.id.startswith(f"{name}-")] if name.isdigit() else []
         return parts or [t for t in self if t.family == name or fnmatchcase(t.id, name)]
 
@@ -90,7 +92,7 @@ class ToggleCatalogue:
         return re.sub(r"\W+", "_", targets[-1].module.rpartition(".")[2].strip("_").lower())
 
     def _describe_unknown(self, name: str) -> str:
-        known = dict.fromkeys([*self._by_id, *(toggle.family for toggle in self)])
+        known = dict.fromkeys([*self._by_id, *self.proposed, *(toggle.family for toggle in self)])
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         hint = f"; near it: {', '.join(near)}" if near else ""
         return (
@@ -106,18 +108,25 @@ def load_catalogue(folders: Iterable[Path] = ()) -> ToggleCatalogue:
     of a run load the whole registry.
     """
     cache: DiskCache[Toggle] = DiskCache("registry", Toggle, FIXES_CODE_DIGEST)
-    toggles = []
+    toggles, proposed_ids = [], find_proposed_files()
     for path in find_toggle_files(folders).values():
         key = compute_digest(path.stem, path.read_bytes())
         toggles.append(cache.get(key) or cache.put(key, read_toggle(path)))
     cache.save()
-    return ToggleCatalogue(toggles)
+    proposed = [toggle for toggle in toggles if toggle.id in proposed_ids]
+    return ToggleCatalogue((t for t in toggles if t.id not in proposed_ids), proposed)
+
+
+def find_proposed_files() -> dict[str, Path]:
+    """Find the files of the project's proposed toggles, by id."""
+    return {path.stem: path for path in sorted(paths.proposed_folder().glob("*.yaml"))}
 
 
 def find_toggle_files(folders: Iterable[Path] = ()) -> dict[str, Path]:
     """Find the file of each toggle, by its id."""
     found: dict[str, Path] = {}
-    for folder in (paths.toggles_folder(), *folders):
+    proposed = [paths.proposed_folder()] if paths.proposed_folder().is_dir() else []
+    for folder in (paths.toggles_folder(), *proposed, *folders):
         if not folder.is_dir():
             raise UnfixError(f"there is no folder of toggles at {folder}")
         for stray in folder.glob("*.yml"):

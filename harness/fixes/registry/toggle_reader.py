@@ -14,7 +14,7 @@ from harness.fixes.patterns import ANONYMOUS_METAVARIABLE, PatternError, find_me
 from harness.fixes.registry.schema import DeviceKind, Symptom, Toggle, ToggleEdit, ToggleVariant
 
 # Terminals obey control characters, and characters that change the direction hide what is read.
-_HIDDEN_CHARACTERS = re.compile(
+HIDDEN_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]"
 )
 
@@ -51,7 +51,7 @@ def read_toggle(path: Path) -> Toggle:
         problem = f"the id '{toggle.id}' is not the file's name '{path.stem}'"
         raise document.make_error_at(problem, "id")
     for key, text in (("title", toggle.title), ("why", toggle.why)):
-        if match := _HIDDEN_CHARACTERS.search(text):
+        if match := HIDDEN_CHARACTERS.search(text):
             raise document.make_error_at(f"{key}: the hidden character {match[0]!a}", key)
     for number, variant in enumerate(toggle.variants):
         _check_variant(document, number, variant)

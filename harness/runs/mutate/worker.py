@@ -18,7 +18,7 @@ from harness.core import device, machine, preloading
 from harness.core.cpp_tokens import is_cpp_path
 from harness.core.errors import UnfixError
 from harness.guards import plugin, preparations, pytest_adapter
-from harness.patching import live_engine, module_variants
+from harness.patching import live_engine, original_code
 from harness.runs.mutate.fault_attempt import (
     PREPARATION_SECONDS,
     FaultAttemptRun,
@@ -128,7 +128,7 @@ class MutationWorker(WorkerSession[WorkerSettings]):
             and not is_cpp_path(request.fault.module)
             and (source := live_engine.engine.sources.read(request.fault.module))
         ):
-            module_variants.preload_module_text(source.text, source.path)
+            original_code.preload_module_text(source.text, source.path)
         if not live_engine.engine.is_idle:
             raise RuntimeError("the toggles of a guard could not be removed")
 

@@ -45,6 +45,7 @@ class ProveRequest:
     memory_limit: int = 8 << 30
     profile: str = "default"
     pytest_arguments: list[str] = field(default_factory=list)  # further arguments of pytest
+    guard_places: tuple[str, ...] = ("suites",)  # unless the arguments name a path
     toggle_folders: list[Path] = field(default_factory=list)  # further toggles
     shard: tuple[int, int] = (1, 1)
     seed: int = 0  # draws the order of the sides of each cell, and the seeds of its runs
@@ -78,12 +79,17 @@ class ProveRequest:
         return [self, *elsewhere]
 
     def build_pytest_arguments(self) -> list[str]:
-        """Build the arguments of pytest, with suites/ unless they name a path."""
+        """Build the arguments of pytest, with the places of guards unless they name a path."""
         named = any(
             is_guard_path(self.pytest_arguments, index)
             for index in range(len(self.pytest_arguments))
         )
-        return ["--profile", self.profile, *([] if named else ["suites"]), *self.pytest_arguments]
+        return [
+            "--profile",
+            self.profile,
+            *([] if named else self.guard_places),
+            *self.pytest_arguments,
+        ]
 
     def find_working_folder(self) -> Path:
         """Find the working folder of the workers, the only thing that guards' names depend on."""

@@ -16,6 +16,7 @@ one of them, and the keys of the others beside it:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,6 +101,14 @@ class Architecture(msgspec.Struct, forbid_unknown_fields=True):
             if SpecifierSet(known.releases, prereleases=True).contains(release):
                 return known
         return None
+
+    def drop_known_failures(self, mended: Collection[str]) -> Architecture:
+        """Return the row without the failures that these pages explain: their fix is enabled."""
+        known: dict[str, KnownFailure | list[KnownFailure]] = {
+            claim: [k for k in self.list_known_failures(claim) if k.reason not in mended]
+            for claim in self.known
+        }
+        return msgspec.structs.replace(self, known=known)
 
     def list_known_failures(self, claim: str) -> list[KnownFailure]:
         known = self.known.get(claim, [])

@@ -56,3 +56,4 @@ class ZooWorkerRequest(msgspec.Struct):
     architectures: list[Architecture]
     families: list[str] = []  # of kernels; their numbers follow those of the architectures
     check: list[str] = []
+    mended: list[str] = []  # the pages of findings whose fix is enabled

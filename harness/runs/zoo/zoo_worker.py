@@ -83,7 +83,7 @@ def run_family(request: ZooWorkerRequest, number: int) -> ArchitectureResult:
 
     def compute_result() -> Any:
         os.environ[recorded_reach.LAUNCHER_VARIABLE] = f"zoo {name}"
-        return FamilyRun(name).run()
+        return FamilyRun(name, request.mended).run()
 
     folder = Path(request.folder) / str(number)
     result, end = compute_in_fork(folder, request.seconds, compute_result, ArchitectureResult)

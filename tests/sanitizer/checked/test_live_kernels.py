@@ -16,7 +16,7 @@ from triton.runtime.jit import JITFunction, KernelInterface
 
 from harness import checking, toggles
 from harness.core import paths
-from harness.patching import attestation, live_engine, module_variants
+from harness.patching import attestation, live_engine, original_code
 from harness.sanitizer.triton import frontend, jit_kernels
 
 FOLDER = (Path(__file__).parents[2] / "toy" / "toggles",)
@@ -160,10 +160,10 @@ def test_a_preloaded_module_is_not_parsed_again(
     monkeypatch.setattr(toggles, "engine", live_engine.ToggleEngine())
     source = toggles.engine.sources.read("sglang.kernels")
     assert source is not None
-    for cache in (module_variants.parse_definitions, module_variants.compile_unpatched):
+    for cache in (original_code.parse_definitions, original_code.compile_unpatched):
         cache.cache_clear()
-    module_variants.preload_module_text(source.text, source.path)
-    caches = module_variants.parse_definitions, module_variants.compile_unpatched
+    original_code.preload_module_text(source.text, source.path)
+    caches = original_code.parse_definitions, original_code.compile_unpatched
     before = [cache.cache_info() for cache in caches]
     with toggles.reverted("toy-kernel", folders=FOLDER):
         pass

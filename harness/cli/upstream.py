@@ -1,0 +1,151 @@
+"""`unfix upstream`: a finding as a pull request, verified; a fix as a backport."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.cli import guard_runs, options
+from harness.cli.prove import guard_needs
+from harness.core import paths
+from harness.core.errors import CommandLineError, UnfixError, UnknownToggleError
+from harness.findings import finding_files
+from harness.findings.schema import Finding
+from harness.fixes.registry import toggle_catalogue
+from harness.releases import managed_releases, provisioning
+from harness.releases.source_trees import SourceTree
+from harness.runs.upstream import fix_patch, pull_request, verification
+from harness.runs.upstream.pull_request import Backport
+from harness.runs.upstream.verification import PatchedFinding, VerifiedState
+from harness.store.prove import recorded_proofs
+from harness.workers.release_target import ReleaseTarget
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="a finding, or with --onto a toggle"
+    )
+    parser.add_argument("--all", action="store_true", help="all findings, and an index of them")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="the folder (default: reports/out/upstream)"
+    )
+    options.add_release(parser)
+    parser.add_argument(
+        "--onto", metavar="V", help="a backport: SGLang's own fix for a release that lacks it"
+    )
+    parser.add_argument(
+        "--checkout", type=Path, metavar="DIR", help="a checkout that the patch has to fit as well"
+    )
+    parser.add_argument(
+        "--record", action="store_true", help="on a GPU: write what its tests did, for all machines"
+    )
+    options.add_device(parser)
+    options.add_json(parser)
+
+
+@dataclass(frozen=True)
+class UpstreamRequest:
+    """The arguments of `unfix upstream`."""
+
+    name: str | None
+    all: bool
+    out: Path | None
+    release: str | None
+    onto: str | None
+    checkout: Path | None
+    record: bool
+    device: str
+    json: bool
+    usage: str
+
+    def __post_init__(self) -> None:
+        if (self.name is None) != self.all:
+            raise CommandLineError("name a finding, or say --all", self.usage)
+        if self.record and self.device != "cuda":
+            raise CommandLineError("--record goes with --device cuda", self.usage)
+
+    @property
+    def folder(self) -> Path:
+        return self.out or paths.workspace_folder() / "reports" / "out" / "upstream"
+
+
+def run_command(arguments: argparse.Namespace) -> int:
+    request = options.make_request(UpstreamRequest, arguments)
+    if request.onto is not None:
+        return write_backport(request, request.onto)
+    findings = finding_files.load_findings()
+    if request.name is not None:
+        findings = [finding_files.find_finding(request.name)]
+    words = [request.release] if request.release else []
+    [target] = guard_runs.prepare_targets(words, request.device, only_ready=True)
+    items, refused = make_patches(findings, target, request.checkout)
+    if request.name is not None and refused:
+        raise UnfixError(refused[findings[0].name])
+    lanes = guard_runs.choose_job_count(request.device)
+    if request.record:
+        file = verification.record_tests(items, target, lanes, options.report_status)
+        options.report_status(f"recorded in {file}")
+    results = verification.verify_findings(items, target, lanes, options.report_status)
+    for item in items:
+        result = results[item.finding.name]
+        folder = request.folder / item.finding.name
+        if result.state is not VerifiedState.FAILED:
+            pull_request.write_folder(folder, item, result, target.name)
+        if request.name is not None:
+            print(f"{result.state.value}: {result.problem or folder}")
+    if request.all:
+        index = request.folder / "index.md"
+        index.parent.mkdir(parents=True, exist_ok=True)
+        index.write_text(pull_request.make_index(findings, results, refused), encoding="utf-8")
+        print(index)
+    if request.json:
+        options.print_json({name: result.state.value for name, result in results.items()})
+    are_verified = all(each.state is VerifiedState.VERIFIED for each in results.values())
+    return 0 if results and are_verified and not refused else 1
+
+
+def make_patches(
+    findings: list[Finding], target: ReleaseTarget, checkout: Path | None
+) -> tuple[list[PatchedFinding], dict[str, str]]:
+    """Make the patches of the findings with a fix; and why others of them have none there."""
+    proposed = toggle_catalogue.load_catalogue().proposed
+    items: list[PatchedFinding] = []
+    refused: dict[str, str] = {}
+    for finding in findings:
+        if not finding.fix.toggle:
+            if len(findings) == 1:
+                refused[finding.name] = f"{finding.name} has no fix: {finding.fix.none}"
+            continue
+        try:
+            patch = fix_patch.make_fix_patch(proposed[finding.fix.toggle], target.sources)
+            fix_patch.check_patch(patch, target.sources, checkout)
+        except UnfixError as error:
+            refused[finding.name] = str(error)
+        else:
+            items.append(PatchedFinding(finding, patch))
+    return items, refused
+
+
+def write_backport(request: UpstreamRequest, release: str) -> int:
+    """Write the patch of a fix for a release that lacks it; 1 if no proof there is recorded."""
+    catalogue = toggle_catalogue.load_catalogue()
+    try:
+        [toggle] = catalogue.select(request.name or "")
+    except (UnknownToggleError, ValueError) as error:
+        raise UnfixError(f"--onto takes one toggle of `unfix list`: {error}") from error
+    tree: SourceTree = provisioning.ensure_tree(release, options.report_status)
+    patch = fix_patch.make_fix_patch(toggle, tree)
+    fix_patch.check_patch(patch, tree, request.checkout)
+    places = guard_needs.find_guard_places([toggle], catalogue)
+    guards = sorted(guard_needs.find_guard_files([], [toggle], places))
+    known = [each.name for each in managed_releases.list_releases()]
+    proofs = [
+        there.describe(known)
+        for proof in recorded_proofs.load_proofs(known).get(toggle.id, [])
+        if (there := proof.restrict({tree.name}))
+    ]
+    folder = request.folder / f"{toggle.id}-onto-{tree.name}"
+    pull_request.write_backport(folder, Backport(toggle, tree.name, patch, guards, proofs))
+    print(folder)
+    return 0 if guards and proofs else 1

@@ -1,0 +1,111 @@
+"""The schema of a finding's file, as frozen values."""
+
+from __future__ import annotations
+
+import datetime
+from enum import Enum
+from functools import cached_property
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from packaging.specifiers import SpecifierSet
+
+from harness.fixes.registry.schema import PullRequest, Slug, Text
+
+Texts = Annotated[tuple[Text, ...], Meta(min_length=1)]
+
+
+class Severity(Enum):
+    """How bad a finding is, worst first."""
+
+    WRONG_ANSWERS = "wrong answers"
+    CRASH = "crash"
+    LEAK = "leak"
+    SLOW = "slow"
+    THEORETICAL = "theoretical"
+
+    @property
+    def needs_reproduction(self) -> bool:
+        return self in (Severity.WRONG_ANSWERS, Severity.CRASH)
+
+
+class UpstreamThread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    number: PullRequest
+    says: Text
+
+
+class UpstreamSearch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The search of SGLang's threads for a finding."""
+
+    searched: datetime.date
+    words: Text
+    threads: tuple[UpstreamThread, ...]
+
+
+class ProposedFix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A proposed toggle, or the reason why there is none."""
+
+    why: Text
+    toggle: Slug = ""
+    none: str = ""
+
+
+class RecordedEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    record: Text
+
+
+class FindingTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The findings of one kind that are joined: one row each."""
+
+    columns: Texts
+    rows: Annotated[tuple[Texts, ...], Meta(min_length=1)]
+
+
+class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """A bug in SGLang's releases, with everything that its pull request needs."""
+
+    title: Text
+    severity: Severity
+    file: Text | Texts
+    function: Text | Texts
+    releases: Text
+    ran: tuple[Text, ...]
+    first: Text
+    reach: Text
+    what: Text
+    upstream: UpstreamSearch
+    fix: ProposedFix
+    evidence: Annotated[tuple[Text | RecordedEvidence, ...], Meta(min_length=1)]
+    server: str = ""
+    unfix: tuple[Text, ...] = ()
+    table: FindingTable | None = None
+    name: str = ""  # that of its file
+
+    @property
+    def page(self) -> str:
+        """Return the path of its page, which rows of the zoo name as the reason of a failure."""
+        return f"docs/findings/{self.name}.md"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.file,) if isinstance(self.file, str) else self.file
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        return (self.function,) if isinstance(self.function, str) else self.function
+
+    @cached_property
+    def specifier(self) -> SpecifierSet:
+        return SpecifierSet(self.releases, prereleases=True)
+
+    def names_error(self, error_class: str) -> bool:
+        """Return whether the finding says that an error of this class is raised."""
+        return error_class in f"{self.title} {self.what} {self.evidence}"
+
+    @property
+    def sort_key(self) -> tuple[int, int, str]:
+        """The worst first; of one severity those with default options, then opt-in ones."""
+        words = self.reach.lower()
+        reach = next((n for n, word in enumerate(("default", "opt-in")) if word in words), 2)
+        return list(Severity).index(self.severity), reach, self.title.lower()

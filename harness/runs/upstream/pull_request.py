@@ -1,0 +1,139 @@
+"""The folder of a pull request: patch, test, script, text and evidence; and the index of all."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.core import paths
+from harness.findings import finding_files, pages
+from harness.findings.schema import Finding, RecordedEvidence
+from harness.fixes.registry.schema import Toggle
+from harness.runs.upstream.fix_patch import CHANGED_FILE
+from harness.runs.upstream.verification import PatchedFinding, Verification, VerifiedState
+
+_PLACE = re.compile(r"^# upstream: (\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Backport:
+    """A fix that SGLang has, for a release that lacks it."""
+
+    toggle: Toggle
+    release: str
+    patch: str
+    guards: Sequence[Path]  # the files of the tests that prove it
+    proofs: Sequence[str]  # where they did, on this release
+
+
+def write_folder(
+    folder: Path, item: PatchedFinding, verification: Verification, release: str
+) -> None:
+    """Write the folder of a finding; an earlier one there is replaced."""
+    name = item.finding.name
+    _replace_folder(folder)
+    (folder / "fix.patch").write_text(item.patch, encoding="utf-8")
+    shutil.copy(item.test_file, folder)
+    script = finding_files.get_script_file(name)
+    shutil.copy(script if script.is_file() else item.test_file, folder / "repro.py")
+    text = "\n\n".join(_list_sections(item, verification, release))
+    (folder / "PR.md").write_text(text + "\n", encoding="utf-8")
+    evidence = folder / "evidence"
+    evidence.mkdir()
+    for side, outcome in (("released", verification.released), ("patched", verification.patched)):
+        if outcome.log:
+            (evidence / f"{side}.txt").write_text(outcome.log, encoding="utf-8")
+    for each in item.finding.evidence:
+        if isinstance(each, RecordedEvidence):
+            record = paths.project_folder() / each.record
+            copy = shutil.copytree if record.is_dir() else shutil.copy
+            copy(record, evidence / record.name)
+
+
+def _list_sections(item: PatchedFinding, result: Verification, release: str) -> Iterator[str]:
+    finding, fix = item.finding, item.finding.fix
+    yield f"# {finding.title}"
+    yield _join_lines(finding.what)
+    yield f"Severity: {finding.severity.value}. Who is hit: {_join_lines(finding.reach)}."
+    ran = f"; seen on {', '.join(finding.ran)}" if finding.ran else ""
+    yield f"Releases: `{finding.releases}`{ran}. First bad: {finding.first}."
+    if finding.server:
+        yield f"```\n{finding.server.strip()}\n```"
+    changed = "\n".join(f"- `{file}`" for file in CHANGED_FILE.findall(item.patch))
+    yield f"## Fix\n\n{_join_lines(fix.why)}\n\n{changed}"
+    yield f"## Tests\n\n{describe_tests(item, result, release)}"
+    texts = [e for e in finding.evidence if not isinstance(e, RecordedEvidence)]
+    yield "## Evidence\n\n" + "\n".join(f"- {_join_lines(text)}" for text in texts)
+    threads = [
+        f"- #{thread.number}: {_join_lines(thread.says)}" for thread in finding.upstream.threads
+    ]
+    head = f"## Related\n\nSearched on {finding.upstream.searched}: '{finding.upstream.words}'."
+    yield "\n".join([head, "", *(threads or ["No thread is about it."])])
+
+
+def describe_tests(item: PatchedFinding, result: Verification, release: str) -> str:
+    name = item.test_file.name
+    place = _PLACE.search(item.test_file.read_text(encoding="utf-8"))
+    where = f", for `{place[1]}`" if place else ""
+    if result.state is VerifiedState.NEEDS_GPU:
+        return f"`{name}`{where}: **{result.state.value}** ({result.problem})."
+    rows: list[tuple[str, ...]] = [
+        (f"SGLang {release}", result.released.describe()),
+        ("with `fix.patch`", result.patched.describe()),
+    ]
+    if result.script is not None:
+        said = [outcome.describe() if outcome.bad else "exits with 0" for outcome in result.script]
+        rows = [(*row, words) for row, words in zip(rows, said, strict=True)]
+    head = ("", f"`{name}`, {result.where}", *(["`repro.py`"] if result.script else []))
+    table = pages.format_table(head, rows)
+    problem = f"\n\n**{result.state.value}**: {result.problem}" if result.problem else ""
+    return f"`python -m unittest {name}`{where}:\n\n{table}{problem}"
+
+
+def write_backport(folder: Path, backport: Backport) -> None:
+    toggle, release = backport.toggle, backport.release
+    _replace_folder(folder)
+    (folder / "fix.patch").write_text(backport.patch, encoding="utf-8")
+    numbers = ", ".join(f"#{number}" for number in toggle.upstream) or "none"
+    root = paths.project_folder()
+    guards = "\n".join(f"- `{file.relative_to(root)}`" for file in backport.guards)
+    proof = "\n".join(f"- {proof}" for proof in backport.proofs)
+    sections = [
+        f"# Backport to {release}: {toggle.title}",
+        f"Upstream's pull requests: {numbers}. {release} lacks the fix.",
+        f"## Tests\n\nIts guards, which fail on {release} and pass with the fix:\n\n{guards}",
+        f"`unfix prove {toggle.id} --release {release}` runs them. Recorded proofs:",
+        proof or "**none on this release: not verified**",
+    ]
+    (folder / "PR.md").write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+
+
+def make_index(
+    findings: Sequence[Finding], results: dict[str, Verification], refused: dict[str, str]
+) -> str:
+    """Make the list that a person works through: the worst first."""
+    rows = []
+    for finding in findings:
+        name, result = finding.name, results.get(finding.name)
+        state = refused.get(name) or (
+            f"no fix: {finding.fix.none}" if not finding.fix.toggle else ""
+        )
+        if result is not None:
+            state = f"{result.state.value}: {result.problem or result.where}"
+        title = f"[{finding.title}]({name}/PR.md)" if result else finding.title
+        rows.append((finding.severity.value, title, finding.reach, _join_lines(state)))
+    verified = sum(result.state is VerifiedState.VERIFIED for result in results.values())
+    table = pages.format_table(("severity", "pull request", "who is hit", "state"), rows)
+    return f"# {verified} of {len(findings)} findings with a verified fix\n\n{table}\n"
+
+
+def _replace_folder(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+
+
+def _join_lines(text: str) -> str:
+    return " ".join(text.split())

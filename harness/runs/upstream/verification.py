@@ -1,0 +1,306 @@
+"""The test of a finding on a copy of a release: it fails there, and passes with the patch.
+
+Nothing of this project is on the path of these processes. A test that is registered for CUDA alone
+runs on a machine with a GPU, which records its outcome for all others; a record counts for the same
+patch, test and release.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import queue
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.core import machine, paths
+from harness.core.code_digest import compute_digest
+from harness.core.git_repository import strip_git_variables
+from harness.core.wording import format_count
+from harness.findings import finding_files
+from harness.findings.schema import Finding
+from harness.runs.upstream.fix_patch import ReleaseCopy, copy_release
+from harness.store.record_files import write_record
+from harness.workers.release_target import ReleaseTarget
+
+TEST_PROCESS = Path(__file__).with_name("test_process.py")
+_FOREIGN_VARIABLES = ("UNFIX_", "SGLANG_DEBUG_", "PYTHON")
+
+
+class SideOutcome(msgspec.Struct, frozen=True):
+    """What a test file did on one side."""
+
+    problem: str = ""  # why it did not run
+    ran: int = 0
+    bad: list[tuple[str, str, str]] = []  # test, class of the error, message
+    skipped: list[str] = []
+    foreign: list[str] = []  # modules of this project
+    sglang: str = ""  # the file of the package
+    log: str = ""
+
+    def describe(self) -> str:
+        if self.problem:
+            return self.problem
+        if self.bad:
+            _, error, message = self.bad[0]
+            if error == "SystemExit":
+                return f"exits with {message}"
+            return f"fails: {error}: {message.partition(chr(10))[0]}"
+        return f"passes ({format_count(self.ran, 'test')})"
+
+
+_NOT_RUN = SideOutcome()
+
+
+class VerifiedState(Enum):
+    VERIFIED = "verified"
+    FAILED = "not verified"
+    NEEDS_GPU = "not verified: needs a GPU"
+
+
+@dataclass(frozen=True)
+class Verification:
+    state: VerifiedState
+    where: str
+    released: SideOutcome = _NOT_RUN
+    patched: SideOutcome = _NOT_RUN
+    problem: str = ""
+    script: tuple[SideOutcome, SideOutcome] | None = None
+
+
+@dataclass(frozen=True)
+class PatchedFinding:
+    """A finding with its patch for one release."""
+
+    finding: Finding
+    patch: str
+
+    @property
+    def test_file(self) -> Path:
+        return finding_files.get_test_file(self.finding.name)
+
+    @property
+    def needs_gpu(self) -> bool:
+        return finding_files.needs_gpu(self.test_file.read_text(encoding="utf-8"))
+
+    def find_script(self, has_gpu: bool) -> Path | None:
+        """Find the script, if there is one that runs on this machine."""
+        file = finding_files.get_script_file(self.finding.name)
+        is_here = file.is_file() and (has_gpu or '"cuda"' not in file.read_text(encoding="utf-8"))
+        return file if is_here else None
+
+    def compute_digest(self, release: str) -> str:
+        files = filter(None, (self.test_file, self.find_script(has_gpu=True)))
+        return compute_digest(release, self.patch, *(file.read_bytes() for file in files))
+
+
+class RecordedTest(msgspec.Struct, frozen=True):
+    digest: str  # of release, patch, test and script
+    released: SideOutcome
+    patched: SideOutcome
+    script: tuple[SideOutcome, SideOutcome] | None = None  # as released, and with the patch
+
+
+class GpuRecord(msgspec.Struct, frozen=True):
+    """What a machine with a GPU saw."""
+
+    gpu: str
+    release: str
+    date: str
+    tests: dict[str, RecordedTest]
+
+
+def find_problem(finding: Finding, released: SideOutcome, patched: SideOutcome) -> str:
+    """Return why two outcomes do not show the bug and its fix, or ''."""
+    for side, outcome in (("as released", released), ("with the patch", patched)):
+        if outcome.problem:
+            return f"{side} {outcome.problem}"
+        if not outcome.ran or outcome.skipped:
+            return f"{side} it runs {outcome.ran} tests and skips {len(outcome.skipped)}"
+        if outcome.foreign:
+            return f"{side} it imports {outcome.foreign[0]}"
+    for test, error, message in released.bad:
+        if error not in _REPORTS and not finding.names_error(error):
+            return (
+                f"as released {test} ends with {error}: {message}; that is no assertion, nor an "
+                "error that the finding names"
+            )
+    if not released.bad:
+        return "it passes as released"
+    return f"with the patch it {patched.describe()}" if patched.bad else ""
+
+
+_REPORTS = ("AssertionError", "SystemExit")  # of the bug, by a test and by a script
+
+
+class CopyLane:
+    """A copy of the release, and processes of its Python that run tests on it."""
+
+    def __init__(self, copy: ReleaseCopy, target: ReleaseTarget) -> None:
+        self.copy, self.target = copy, target
+        self._processes: dict[bool, subprocess.Popen[str]] = {}
+
+    def _find_process(self, file: Path) -> subprocess.Popen[str]:
+        """Find the process of a file: one that sets TRITON_INTERPRET needs it before any import."""
+        is_bare = self.target.device == "cuda"
+        interprets = not is_bare and "TRITON_INTERPRET" in file.read_text(encoding="utf-8")
+        if interprets not in self._processes:
+            environment = {
+                name: value
+                for name, value in strip_git_variables().items()
+                if not name.startswith(_FOREIGN_VARIABLES)
+            }
+            interpreted = {"TRITON_INTERPRET": "1"} if interprets else {}
+            self._processes[interprets] = subprocess.Popen(
+                [self.target.python, "-P", TEST_PROCESS, *([] if is_bare else ["--preload"])],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=self.copy.folder,
+                env={**environment, "PYTHONDONTWRITEBYTECODE": "1", **interpreted},
+            )
+        return self._processes[interprets]
+
+    def run_both_sides(self, item: PatchedFinding) -> RecordedTest:
+        script = item.find_script(self.target.device == "cuda")
+        files = [item.test_file, *([script] if script else [])]
+        released = [self._run_file(file) for file in files]
+        with self.copy.apply_patch(item.patch):
+            patched = [self._run_file(file) for file in files]
+        sides = list(zip(released, patched, strict=True))
+        digest = item.compute_digest(self.target.name)
+        return RecordedTest(digest, *sides[0], script=sides[1] if script else None)
+
+    def _run_file(self, file: Path) -> SideOutcome:
+        process = self._find_process(file)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        job = {"file": str(file), "root": str(self.copy.import_folder)}
+        process.stdin.write(json.dumps(job) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        if not line:
+            return SideOutcome(f"the process of the tests ended with {process.wait()}")
+        outcome = msgspec.convert(json.loads(line), SideOutcome)
+        root = f"{self.copy.import_folder}{os.sep}"
+        if outcome.ran and not outcome.sglang.startswith(root):
+            return SideOutcome(f"it imports SGLang from {outcome.sglang}, not from the copy")
+        return msgspec.convert(_replace_root(msgspec.to_builtins(outcome), root), SideOutcome)
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.communicate()
+
+
+def _replace_root(value: Any, root: str) -> Any:
+    """Remove the path of the copy, which differs from run to run."""
+    if isinstance(value, str):
+        return value.replace(root, "")
+    if isinstance(value, dict):
+        return {key: _replace_root(each, root) for key, each in value.items()}
+    return [_replace_root(each, root) for each in value] if isinstance(value, list) else value
+
+
+def run_tests(
+    items: Sequence[PatchedFinding],
+    target: ReleaseTarget,
+    lanes: int,
+    report: Callable[[str], None],
+) -> dict[str, RecordedTest]:
+    """Run both sides of these findings' tests; on a GPU each in a process of its own."""
+    waiting: queue.SimpleQueue[PatchedFinding] = queue.SimpleQueue()
+    for item in items:
+        waiting.put(item)
+
+    def run_lane() -> dict[str, RecordedTest]:
+        results: dict[str, RecordedTest] = {}
+        with copy_release(target.sources) as copy:
+            lane = CopyLane(copy, target)
+            try:
+                for item in iterate_queue(waiting):
+                    test = results[item.finding.name] = lane.run_both_sides(item)
+                    words = f"{test.released.describe()}; patched: {test.patched.describe()}"
+                    report(f"{item.finding.name}: {words}")
+            finally:
+                lane.close()
+        return results
+
+    count = max(1, min(lanes, len(items)))
+    with ThreadPoolExecutor(count) as pool:
+        parts = [pool.submit(run_lane) for _ in range(count)]
+        return {name: test for part in parts for name, test in part.result().items()}
+
+
+def iterate_queue(waiting: queue.SimpleQueue[PatchedFinding]) -> Iterator[PatchedFinding]:
+    while True:
+        try:
+            yield waiting.get_nowait()
+        except queue.Empty:
+            return
+
+
+def verify_findings(
+    items: Sequence[PatchedFinding],
+    target: ReleaseTarget,
+    lanes: int,
+    report: Callable[[str], None],
+) -> dict[str, Verification]:
+    """Verify findings on this machine; what needs a GPU, by the record of one."""
+    has_gpu = target.device == "cuda"
+    here = [item for item in items if has_gpu or not item.needs_gpu]
+    where = machine.describe_gpus() if has_gpu else "CPU"
+    results = {name: (test, where) for name, test in run_tests(here, target, lanes, report).items()}
+    for record in load_records():
+        for item in items:
+            recorded = record.tests.get(item.finding.name)
+            is_same = recorded and recorded.digest == item.compute_digest(target.name)
+            if recorded and is_same and item not in here:
+                results[item.finding.name] = recorded, f"{record.gpu}, recorded {record.date}"
+    return {item.finding.name: _judge_test(item, results) for item in items}
+
+
+def _judge_test(item: PatchedFinding, results: dict[str, tuple[RecordedTest, str]]) -> Verification:
+    if item.finding.name not in results:
+        return Verification(
+            VerifiedState.NEEDS_GPU, "", problem="no record of a GPU is of this test"
+        )
+    test, where = results[item.finding.name]
+    problem = find_problem(item.finding, test.released, test.patched)
+    if not problem and test.script is not None:
+        problem = find_problem(item.finding, *test.script)
+        problem = problem and f"the script: {problem}"
+    state = VerifiedState.FAILED if problem else VerifiedState.VERIFIED
+    return Verification(state, where, test.released, test.patched, problem, test.script)
+
+
+def load_records() -> list[GpuRecord]:
+    files = sorted(_get_records_folder().glob("upstream-*.json"))
+    return [msgspec.json.decode(file.read_bytes(), type=GpuRecord) for file in files]
+
+
+def _get_records_folder() -> Path:
+    return paths.project_folder() / "bench" / "recorded"
+
+
+def record_tests(
+    items: Sequence[PatchedFinding],
+    target: ReleaseTarget,
+    lanes: int,
+    report: Callable[[str], None],
+) -> Path:
+    """Run what needs a GPU on this machine's, and write its record."""
+    gpu = machine.describe_gpus().partition(",")[0].strip()
+    tests = run_tests([item for item in items if item.needs_gpu], target, lanes, report)
+    record = GpuRecord(gpu, target.name, datetime.date.today().isoformat(), tests)
+    model = gpu.removeprefix("NVIDIA ").partition(" ")[0].lower()
+    file = _get_records_folder() / f"upstream-{model}.json"
+    write_record(file, msgspec.json.format(msgspec.json.encode(record)).decode() + "\n")
+    return file

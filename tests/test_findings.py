@@ -1,0 +1,131 @@
+"""Findings: a bad file is refused with its line and what to write; pages and order come from it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from harness.core import paths
+from harness.core.errors import UnfixError
+from harness.findings import finding_files, pages
+from harness.findings.schema import Finding
+from harness.fixes.registry import toggle_catalogue
+from harness.releases import managed_releases
+
+GOOD = """\
+title: "GPT-J: the bias of lm_head is never added"
+severity: wrong answers
+file: srt/models/gpt_j.py
+function: GPTJForCausalLM.forward
+releases: ">=0.5.9"
+ran: ["0.5.23"]
+first: "0.5.9 or earlier"
+reach: "EleutherAI/gpt-j-6b, default options"
+server: "python -m sglang.launch_server --model-path EleutherAI/gpt-j-6b"
+what: Logits lack the bias.
+upstream:
+  searched: 2026-11-29
+  words: "gpt-j bias"
+  threads: []
+fix: {toggle: gptj-bias, why: "the head has one"}
+evidence: ["logits off by 0.018"]
+"""
+FOUND = finding_files.load_findings()
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with one finding, its toggle and its test."""
+    monkeypatch.setattr(paths, "project_folder", lambda: tmp_path)
+    for name, text in (
+        ("findings/gptj-bias.yaml", GOOD),
+        ("findings/upstream/test_gptj_bias.py", "register_cpu_ci(est_time=5)\n"),
+        ("toggles/proposed/gptj-bias.yaml", "id: gptj-bias\n"),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def write_finding(project: Path, old: str, new: str, name: str = "gptj-bias") -> None:
+    assert GOOD.count(old) == 1
+    (project / f"findings/{name}.yaml").write_text(GOOD.replace(old, new))
+
+
+def test_a_good_file_is_read(project: Path) -> None:
+    [finding] = finding_files.load_findings()
+    assert (finding.name, finding.files) == ("gptj-bias", ("srt/models/gpt_j.py",))
+    assert "- **fix:** `--enable gptj-bias`; the head has one\n" in pages.make_page(finding)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("severity: wrong answers", "severity: bad", "it is one of wrong answers, crash, leak"),
+        ('server: "python -m sglang.launch_server --model-path EleutherAI/gpt-j-6b"\n', "",
+         "gptj-bias.yaml:2: severity: a finding of severity 'wrong answers' needs `server`"),
+        ("  searched: 2026-11-29\n", "", "missing key `searched`"),
+        ("searched: 2026-11-29", "searched: lately", "write the day as 2026-11-29"),
+        ("searched: 2026-11-29", "searched: 2999-01-01", "that day is in the future"),
+        ("toggle: gptj-bias", "toggle: gptj-lm", "write toggles/proposed/gptj-lm.yaml"),
+        ("toggle: gptj-bias, ", "", "give `toggle`, the id of a proposed one, or `none`"),
+        ('">=0.5.9"', '"since 0.5.9"', "names no release; write it like '>=0.5.9'"),
+        ("Logits lack the bias.", "bias " * 81, "it has 81 words: say symptom and cause in 80"),
+        ('["logits off by 0.018"]', "[{record: bench/none.json}]", "no record bench/none.json"),
+        ("first:", "frist:", "unknown key `frist`"),
+        ("ran:", "table: {columns: [a, b], rows: [[c]]}\nran:", "1 cells, and there are 2 columns"),
+    ],
+)  # fmt: skip
+def test_a_bad_file_is_refused(project: Path, old: str, new: str, message: str) -> None:
+    write_finding(project, old, new)
+    with pytest.raises(UnfixError) as caught:
+        finding_files.load_findings()
+    text = str(caught.value)
+    assert re.search(r"gptj-bias\.yaml:\d+: ", text)
+    assert message in text
+
+
+def test_a_script_stands_for_a_server_command(project: Path) -> None:
+    write_finding(project, "server:", "unfix: [x]\n#")
+    (project / "findings/upstream/repro_gptj_bias.py").touch()
+    assert finding_files.load_findings()
+
+
+def test_each_toggle_and_test_belongs_to_a_finding(project: Path) -> None:
+    (project / "findings/upstream/test_gptj.py").touch()
+    with pytest.raises(UnfixError, match=r"test_gptj\.py belongs to no finding"):
+        finding_files.load_findings()
+    (project / "findings/upstream/test_gptj.py").unlink()
+    (project / "toggles/proposed/other.yaml").touch()
+    with pytest.raises(UnfixError, match=r"other\.yaml belongs to 0 findings"):
+        finding_files.load_findings()
+    (project / "findings/upstream/test_gptj_bias.py").unlink()
+    with pytest.raises(UnfixError, match=r"write its test findings/upstream/test_gptj_bias\.py"):
+        finding_files.load_findings()
+
+
+def test_the_worst_and_most_reached_come_first(project: Path) -> None:
+    write_finding(project, "default options", "opt-in --a", "z-opt-in")
+    write_finding(project, "wrong answers", "slow", "a-slow")
+    for file in (project / "findings").glob("*-*[wn].yaml"):
+        file.write_text(file.read_text().replace("{toggle: gptj-bias", "{none: 'not yet'"))
+    names = [finding.name for finding in finding_files.load_findings()]
+    assert names == ["gptj-bias", "z-opt-in", "a-slow"]
+
+
+def test_a_proposed_toggle_is_selected_by_its_id_alone() -> None:
+    catalogue = toggle_catalogue.load_catalogue()
+    assert not catalogue.proposed.keys() & {toggle.id for toggle in catalogue}
+    for name, toggle in catalogue.proposed.items():
+        assert catalogue.select(name) == [toggle]
+        assert toggle not in catalogue.select_or_all([])
+
+
+@pytest.mark.parametrize("finding", FOUND, ids=[finding.name for finding in FOUND])
+def test_the_code_of_each_finding_is_in_the_newest_release_that_it_names(finding: Finding) -> None:
+    known = managed_releases.list_releases()
+    there = [each for each in known if finding.specifier.contains(each.name) and each.has_sources]
+    assert there, "no release here has these sources"
+    assert finding_files.find_missing_code(finding, there[-1].open_sources()) == []

@@ -1,0 +1,168 @@
+"""`unfix upstream`: a pull request is written for a test that fails as released and passes patched.
+
+Each way in which a test shows nothing is refused with its reason.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import small_finding
+
+from harness.cli import upstream
+from harness.core import machine, paths
+from harness.core.errors import PatchError
+from harness.findings import finding_files
+from harness.fixes.registry import toggle_catalogue
+from harness.runs.upstream import fix_patch, pull_request, verification
+from harness.runs.upstream.verification import PatchedFinding, Verification, VerifiedState
+from harness.workers.release_target import ReleaseTarget
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(paths, "project_folder", lambda: tmp_path)
+    small_finding.write_project(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> ReleaseTarget:
+    return small_finding.write_release(tmp_path / "site")
+
+
+def verify_one(
+    release: ReleaseTarget, checkout: Path | None = None
+) -> tuple[PatchedFinding, Verification]:
+    [item], refused = upstream.make_patches(finding_files.load_findings(), release, checkout)
+    assert refused == {}
+    return item, verification.verify_findings([item], release, 1, print)["sums"]
+
+
+def test_a_verified_fix_is_written_with_what_its_test_did(
+    project: Path, release: ReleaseTarget, tmp_path: Path
+) -> None:
+    item, result = verify_one(release)
+    assert result.state is VerifiedState.VERIFIED, result.problem
+    pull_request.write_folder(tmp_path / "out", item, result, release.name)
+    files = sorted(
+        str(each.relative_to(tmp_path / "out")) for each in (tmp_path / "out").rglob("*.*")
+    )
+    evidence = ["evidence/patched.txt", "evidence/released.txt"]
+    assert files == ["PR.md", *evidence, "fix.patch", "repro.py", "test_sums.py"]
+    text = (tmp_path / "out" / "PR.md").read_text()
+    assert "| SGLang 0.5.23 | fails: AssertionError: 1 != 3 | exits with True |" in text
+    assert "| with `fix.patch` | passes (1 test) | exits with 0 |" in text
+    assert "for `test/registered/unit`" in text
+    patch = (tmp_path / "out" / "fix.patch").read_text()
+    assert "+++ b/python/sglang/srt/sums.py\n" in patch
+    assert "-    return sum(numbers[:-1])\n+    return sum(numbers)\n" in patch
+
+
+def test_the_release_is_as_it_was(project: Path, release: ReleaseTarget) -> None:
+    """Its copy has the same files, and git writes new ones."""
+    verify_one(release)
+    assert (project / "site/sglang/srt/sums.py").read_text() == small_finding.SUMS
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "problem"),
+    [
+        ("toggles/proposed/last-number.yaml", "fixed: return sum(numbers)", "fixed: return 4",
+         "with the patch it fails: AssertionError: 4 != 3"),
+        ("findings/upstream/test_sums.py", "[1, 2]), 3", "[3, 2]), 3", "it passes as released"),
+        ("findings/upstream/test_sums.py", "import unittest", "import unittest, no_such_module",
+         "as released it cannot be imported: ModuleNotFoundError"),
+        ("findings/upstream/test_sums.py", "add_all([1, 2])", "add_all()",
+         "ends with TypeError: add_all() missing 1 required positional argument: 'numbers'; that"),
+        ("findings/upstream/test_sums.py", "def test_", "@unittest.skip('no')\n    def test_",
+         "as released it runs 1 tests and skips 1"),
+        ("findings/upstream/test_sums.py", "def test_", "def check_", "it runs 0 tests"),
+        ("findings/upstream/test_sums.py", "import unittest",
+         "import sys, unittest; sys.modules['unfix'] = sys",
+         "as released it imports unfix"),
+        ("findings/upstream/test_sums.py", "from sglang.srt.sums import add_all", "add_all = sum",
+         "it imports SGLang from , not from the copy"),
+        ("findings/upstream/test_sums.py", "import unittest", "import unittest, os; os._exit(7)",
+         "its process ended with 7"),
+        ("findings/upstream/repro_sums.py", "!= 3", "== 3", "the script: it passes as released"),
+    ],
+)  # fmt: skip
+def test_a_test_that_does_not_show_the_fix_is_refused(
+    project: Path, release: ReleaseTarget, file: str, old: str, new: str, problem: str
+) -> None:
+    text = (project / file).read_text()
+    assert text.count(old) == 1
+    (project / file).write_text(text.replace(old, new))
+    result = verify_one(release)[1]
+    assert result.state is VerifiedState.FAILED
+    assert problem in result.problem
+
+
+def test_a_test_may_end_with_the_error_that_its_finding_names(
+    project: Path, tmp_path: Path
+) -> None:
+    finding = small_finding.FINDING.replace(
+        "A sum lacks its last number.", "A sum ends with KeyError."
+    )
+    toggle = small_finding.TOGGLE.replace("return sum(numbers[:-1])", "return {}[0]")
+    small_finding.write_project(tmp_path, finding, toggle)
+    sums = small_finding.SUMS.replace("sum(numbers[:-1])", "{}[0]")
+    release = small_finding.write_release(tmp_path / "crashing", sums)
+    assert verify_one(release)[1].state is VerifiedState.VERIFIED
+    small_finding.write_project(tmp_path, finding.replace("KeyError", "an error"), toggle)
+    assert "ends with KeyError" in verify_one(release)[1].problem
+
+
+def test_a_test_for_cuda_alone_needs_the_record_of_a_gpu(
+    project: Path, release: ReleaseTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = project / "findings/upstream/test_sums.py"
+    test.write_text(test.read_text().replace("register_cpu_ci", "register_cuda_ci"))
+    item, result = verify_one(release)
+    assert result.state is VerifiedState.NEEDS_GPU
+    assert "**not verified: needs a GPU**" in pull_request.describe_tests(item, result, "0.5.23")
+    (project / "bench/recorded").mkdir(parents=True)
+    monkeypatch.setattr(machine, "describe_gpus", lambda: "NVIDIA H200, 570.1; NVIDIA H200, 570.1")
+    file = verification.record_tests([item], release, 1, print)
+    assert file.name == "upstream-h200.json"
+    assert verify_one(release)[1].state is VerifiedState.VERIFIED
+    test.write_text(test.read_text() + "\n# another test\n")
+    assert verify_one(release)[1].state is VerifiedState.NEEDS_GPU
+
+
+def test_a_patch_must_fit_the_checkout_that_is_named(
+    project: Path, release: ReleaseTarget, tmp_path: Path
+) -> None:
+    changed = small_finding.SUMS.replace("numbers", "values")
+    small_finding.write_release(tmp_path / "checkout" / "python", changed)
+    findings = finding_files.load_findings()
+    _, refused = upstream.make_patches(findings, release, tmp_path / "checkout")
+    assert "patch does not apply" in refused["sums"]
+    with pytest.raises(PatchError):
+        fix_patch.apply_patch(tmp_path / "checkout", "no patch")
+
+
+def test_the_index_counts_what_is_verified(project: Path, release: ReleaseTarget) -> None:
+    _, result = verify_one(release)
+    findings = finding_files.load_findings()
+    text = pull_request.make_index(findings, {"sums": result}, {})
+    assert text.startswith("# 1 of 1 findings with a verified fix")
+    assert "[Sums: the last number is left out](sums/PR.md)" in text
+    refused = pull_request.make_index(findings, {}, {"sums": "does not apply"})
+    assert refused.startswith("# 0 of 1")
+    assert "does not apply" in refused
+
+
+def test_a_patch_of_a_real_release_applies_to_it() -> None:
+    """A backport: the fix of a release that lacks it, as a diff of SGLang's repository."""
+    from harness.releases import managed_releases
+
+    [toggle] = toggle_catalogue.load_catalogue().select("27460")
+    release = managed_releases.get_release("0.5.9")
+    patch = fix_patch.make_fix_patch(toggle, release.open_sources())
+    assert "+++ b/python/sglang/srt/layers/attention/flashinfer_mla_backend.py" in patch
+    fix_patch.check_patch(patch, release.open_sources(), None)
+    with pytest.raises(PatchError):
+        fix_patch.check_patch(patch, managed_releases.get_release("0.5.23").open_sources(), None)
