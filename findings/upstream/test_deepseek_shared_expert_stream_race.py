@@ -68,6 +68,7 @@ class TestSharedExpertStreamRace(unittest.TestCase):
             _maybe_quant_moe_input_once=lambda _: None,
             _should_quant_routed_input_mxfp8=lambda _: False,
         )
+
         class Input(torch.Tensor):
             def clone(self):
                 self.copied_late = alt.forked

@@ -91,12 +91,8 @@ class TestTritonSwaDecodeWindow(unittest.TestCase):
     def test_a_graph_s_buffer_holds_full_windows(self):
         backend = _make_backend()
         backend.init_cuda_graph_state(max_bs=2, max_num_tokens=2)
-        backend._update_decode_kv_buffers(
-            None, 2, torch.tensor([9, 9]), torch.tensor([0, 1])
-        )
-        self.assertGreaterEqual(
-            len(backend.cuda_graph_window_kv_indices), 2 * (WINDOW + 1)
-        )
+        backend._update_decode_kv_buffers(None, 2, torch.tensor([9, 9]), torch.tensor([0, 1]))
+        self.assertGreaterEqual(len(backend.cuda_graph_window_kv_indices), 2 * (WINDOW + 1))
 
     def test_steps_of_a_draft(self):
         runner = mock.MagicMock(sliding_window_size=WINDOW, device="cpu")
@@ -125,9 +121,7 @@ class TestTritonSwaDecodeWindow(unittest.TestCase):
             positions=LENGTHS,
         )
         kernel = mock.MagicMock()
-        with mock.patch.object(
-            triton_backend, "generate_draft_decode_window_kv_indices", kernel
-        ):
+        with mock.patch.object(triton_backend, "generate_draft_decode_window_kv_indices", kernel):
             draft._fill_window_rail(batch, buffer, bs=2)
         (args, _) = kernel.__getitem__.return_value.call_args
         self.assertEqual(args[13], WINDOW + 1, "window of the kernel that packs slots")

@@ -36,9 +36,7 @@ class TestXpuSwaPageTable(unittest.TestCase):
             )
             for slot in (5, 6)
         )
-        with mock.patch.object(
-            xpu_backend, "prepare_swa_spec_page_table_triton"
-        ) as join:
+        with mock.patch.object(xpu_backend, "prepare_swa_spec_page_table_triton") as join:
             backend._init_sliding_window_attn_spec_metadata(prefix, draft)
         return [(table.item(), table.dtype) for table in join.call_args.args[1:3]]
 
