@@ -101,7 +101,8 @@ class TestInt32OverflowsInPrefill(unittest.TestCase):
 
     def test_lora_expand_gate_and_up_of_llama_8b(self):
         kernel = find_kernel(
-            "_chunked_lora_expand_kernel", "lora.dense.chunked_sgmv_expand", "gemm.chunked_sgmv_expand"
+            "_chunked_lora_expand_kernel",
+            "lora.dense.chunked_sgmv_expand", "gemm.chunked_sgmv_expand",
         )  # fmt: skip
         width, named = 28672, {}
         token = INT32_ROWS // width + 1
@@ -166,7 +167,8 @@ class TestInt32OverflowsInPrefill(unittest.TestCase):
         token = INT32_ROWS // 512
         self._check(
             kernel, token, {"output_ptr": 512, "page_table_ptr": 1}, integers=("page_table_ptr",),
-            buf_fp8_ptr=bytes_of.view(torch.float8_e4m3fn), buf_bf16_ptr=bytes_of.view(torch.bfloat16),
+            buf_fp8_ptr=bytes_of.view(torch.float8_e4m3fn),
+            buf_bf16_ptr=bytes_of.view(torch.bfloat16),
             buf_uint8_ptr=bytes_of, output_stride_0=512, BYTES_PER_PAGE=1024, PAGE_SIZE=1,
             DIM_NOPE=448, DIM_ROPE=64, TILE_SIZE=64, NUM_SCALE_TILES=7, NOPE_ROPE_BYTES=576,
             PADDED_SCALE_PER_TOKEN=8, S_OFFSET_BYTES=576,

@@ -17,7 +17,7 @@ from harness.releases import managed_releases, provisioning
 from harness.releases.source_trees import SourceTree
 from harness.runs.upstream import fix_patch, pull_request, verification
 from harness.runs.upstream.pull_request import Backport
-from harness.runs.upstream.verification import PatchedFinding, VerifiedState
+from harness.runs.upstream.verification import PatchedFinding, Verification, VerifiedState
 from harness.store.prove import recorded_proofs
 from harness.workers.release_target import ReleaseTarget
 
@@ -79,9 +79,44 @@ def run_command(arguments: argparse.Namespace) -> int:
         findings = [finding_files.find_finding(request.name)]
     words = [request.release] if request.release else []
     [target] = guard_runs.prepare_targets(words, request.device, only_ready=True)
-    items, refused = make_patches(findings, target, request.checkout)
+    results: dict[str, Verification] = {}
+    refused: dict[str, str] = {}
+    for name, group in group_by_release(findings, target, request.device).items():
+        if name != target.name:
+            [target] = guard_runs.prepare_targets([name], request.device, only_ready=True)
+        items, problems = make_patches(group, target, request.checkout)
+        refused |= problems
+        results |= verify_items(items, target, request)
     if request.name is not None and refused:
         raise UnfixError(refused[findings[0].name])
+    if request.all:
+        index = request.folder / "index.md"
+        index.parent.mkdir(parents=True, exist_ok=True)
+        index.write_text(pull_request.make_index(findings, results, refused), encoding="utf-8")
+        print(index)
+    if request.json:
+        options.print_json({name: result.state.value for name, result in results.items()})
+    are_verified = all(each.state is VerifiedState.VERIFIED for each in results.values())
+    return 0 if results and are_verified and not refused else 1
+
+
+def group_by_release(
+    findings: list[Finding], target: ReleaseTarget, device: str
+) -> dict[str, list[Finding]]:
+    """Group findings by the release to verify them on: the newest here, if one is mended there."""
+    groups: dict[str, list[Finding]] = {target.name: []}
+    ready = [each.name for each in managed_releases.list_releases(device) if each.is_ready]
+    for finding in findings:
+        known = [name for name in ready if finding.specifier.contains(name)]
+        is_there = finding.specifier.contains(target.sources.version or target.name) or not known
+        groups.setdefault(target.name if is_there else known[-1], []).append(finding)
+    return groups
+
+
+def verify_items(
+    items: list[PatchedFinding], target: ReleaseTarget, request: UpstreamRequest
+) -> dict[str, Verification]:
+    """Verify findings on one release, and write the folders of those that are not refuted."""
     lanes = guard_runs.choose_job_count(request.device)
     if request.record:
         file = verification.record_tests(items, target, lanes, options.report_status)
@@ -94,15 +129,7 @@ def run_command(arguments: argparse.Namespace) -> int:
             pull_request.write_folder(folder, item, result, target.name)
         if request.name is not None:
             print(f"{result.state.value}: {result.problem or folder}")
-    if request.all:
-        index = request.folder / "index.md"
-        index.parent.mkdir(parents=True, exist_ok=True)
-        index.write_text(pull_request.make_index(findings, results, refused), encoding="utf-8")
-        print(index)
-    if request.json:
-        options.print_json({name: result.state.value for name, result in results.items()})
-    are_verified = all(each.state is VerifiedState.VERIFIED for each in results.values())
-    return 0 if results and are_verified and not refused else 1
+    return results
 
 
 def make_patches(

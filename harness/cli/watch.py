@@ -35,8 +35,9 @@ def run_command(arguments: argparse.Namespace) -> int:
     trees = {release.name: release.open_sources() for release in releases}
 
     def find_base(finding: Finding) -> SourceTree | None:
-        named = [name for name in trees if finding.specifier.contains(name) and name != tree.name]
-        return trees[named[-1]] if named else None
+        named = [name for name in trees if finding.specifier.contains(name)]
+        others = [name for name in named if name != tree.name] or named
+        return trees[others[-1]] if others else None
 
     watched = [
         watched_findings.watch_finding(each, proposed.get(each.fix.toggle), tree, find_base)

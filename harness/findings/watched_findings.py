@@ -1,7 +1,7 @@
 """What a newer version of SGLang did to each finding, from its sources, and what to write then.
 
-A finding is still there while the buggy form of its proposed fix matches, or, if it has none, while
-its functions are as in the newest release that it names.
+A finding is still there while the buggy form of its proposed fix matches, or, if it has none for
+the version, while its functions are as in the newest release that it names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.core.source_scopes import ReleaseSources
 from harness.findings.finding_files import name_module
 from harness.findings.schema import Finding
 from harness.fixes.drift import verify_toggle_status
-from harness.fixes.matching.toggle_status import ToggleState
+from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus
 from harness.fixes.registry.schema import Toggle
 from harness.releases.source_trees import SourceTree
 
@@ -49,9 +49,12 @@ def watch_finding(
     """Find the state of a finding in a version; `toggle` is its proposed fix."""
     base = find_base(finding)
     diff = compare_functions(finding, base, tree) if base is not None else ""
-    state, why = _find_state(finding, toggle, tree, base, diff)
+    status = verify_toggle_status(toggle, tree) if toggle is not None else None
+    if status is not None and status.state is ToggleState.ABSENT and status.problem:
+        status = None  # no range of the fix has the version
+    state, why = _find_state(finding, status, tree, base, diff)
     is_named = finding.specifier.contains(tree.version or _NEWER_THAN_ALL)
-    is_stale = state is WatchedState.CHANGED and toggle is not None
+    is_stale = status is not None and status.state is ToggleState.STALE
     if is_named == (state is WatchedState.STILL_THERE) and not is_stale:
         return WatchedFinding(finding, state, why)
     version, file = tree.version or tree.name, f"findings/{finding.name}.yaml"
@@ -67,19 +70,18 @@ def watch_finding(
 
 def _find_state(
     finding: Finding,
-    toggle: Toggle | None,
+    status: ToggleStatus | None,
     tree: SourceTree,
     base: SourceTree | None,
     diff: str,
 ) -> tuple[WatchedState, str]:
-    if toggle is not None:
-        status = verify_toggle_status(toggle, tree)
-        words = f"the {status.state.value} form of {toggle.id} matches"
+    if status is not None:
+        words = f"the {status.state.value} form of {status.toggle.id} matches"
         return {
             ToggleState.BUGGY: (WatchedState.STILL_THERE, words),
             ToggleState.FIXED: (WatchedState.FIXED, words),
             ToggleState.STALE: (WatchedState.CHANGED, status.problem),
-            ToggleState.ABSENT: (WatchedState.GONE, status.problem or "the code is not there"),
+            ToggleState.ABSENT: (WatchedState.GONE, "the code is not there"),
         }[status.state]
     if not any(read_functions(finding, tree).values()):
         return WatchedState.GONE, "its functions are not there"

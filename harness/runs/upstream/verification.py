@@ -113,7 +113,6 @@ class GpuRecord(msgspec.Struct, frozen=True):
     """What a machine with a GPU saw."""
 
     gpu: str
-    release: str
     date: str
     tests: dict[str, RecordedTest]
 
@@ -216,6 +215,8 @@ def run_tests(
     report: Callable[[str], None],
 ) -> dict[str, RecordedTest]:
     """Run both sides of these findings' tests; on a GPU each in a process of its own."""
+    if not items:
+        return {}
     waiting: queue.SimpleQueue[PatchedFinding] = queue.SimpleQueue()
     for item in items:
         waiting.put(item)
@@ -233,7 +234,7 @@ def run_tests(
                 lane.close()
         return results
 
-    count = max(1, min(lanes, len(items)))
+    count = min(lanes, len(items))
     with ThreadPoolExecutor(count) as pool:
         parts = [pool.submit(run_lane) for _ in range(count)]
         return {name: test for part in parts for name, test in part.result().items()}
@@ -296,10 +297,16 @@ def record_tests(
     lanes: int,
     report: Callable[[str], None],
 ) -> Path:
-    """Run what needs a GPU on this machine's, and write its record."""
+    """Run what needs a GPU on this machine's, and add it to its record."""
     gpu = machine.describe_gpus().partition(",")[0].strip()
     tests = run_tests([item for item in items if item.needs_gpu], target, lanes, report)
-    record = GpuRecord(gpu, target.name, datetime.date.today().isoformat(), tests)
+    known = {
+        name: test
+        for record in load_records()
+        if record.gpu == gpu
+        for name, test in record.tests.items()
+    }
+    record = GpuRecord(gpu, datetime.date.today().isoformat(), {**known, **tests})
     model = gpu.removeprefix("NVIDIA ").partition(" ")[0].lower()
     file = _get_records_folder() / f"upstream-{model}.json"
     write_record(file, msgspec.json.format(msgspec.json.encode(record)).decode() + "\n")
