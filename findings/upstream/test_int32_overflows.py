@@ -29,11 +29,13 @@ def make_rows(width, dtype):
     return rows
 
 
-class TestInt32Overflows(unittest.TestCase):
+class LargeCase(unittest.TestCase):
     def tearDown(self):
         gc.collect()
         torch.cuda.empty_cache()
 
+
+class TestQkNormOverflow(LargeCase):
     def test_qk_norm_of_wide_tokens(self):
         head = 64
         values = FAR // head
@@ -50,6 +52,8 @@ class TestInt32Overflows(unittest.TestCase):
         found = fused[:, : 2 * head].float().view(ROWS, 2, head)
         self.assertLess((found - expected).abs().max().item(), 0.05)
 
+
+class TestInklingConvolutionOverflow(LargeCase):
     def test_inkling_convolution_of_wide_rows(self):
         wide = make_rows(8, torch.bfloat16)
         tokens = wide[:, :8]
@@ -63,6 +67,8 @@ class TestInt32Overflows(unittest.TestCase):
         )  # fmt: skip
         self.assertEqual(found.tolist(), tokens.tolist())
 
+
+class TestFixupZeroKvOverflow(LargeCase):
     def test_zeroed_output_of_a_far_token(self):
         heads = width = 128
         far = (1 << 31) // (heads * width)
@@ -73,6 +79,8 @@ class TestInt32Overflows(unittest.TestCase):
         self.assertFalse(out[far].any().item())
         self.assertTrue(sums[far].isneginf().all().item())
 
+
+class TestMetadataCopyOverflow(LargeCase):
     def test_page_table_of_a_far_request(self):
         table = make_rows(2, torch.int32)
         pages = torch.arange(2 * ROWS, dtype=torch.int32, device="cuda").view(ROWS, 2)
@@ -84,6 +92,8 @@ class TestInt32Overflows(unittest.TestCase):
         )
         self.assertEqual(table[:, :2].tolist(), pages.tolist())
 
+
+class TestTreeMaskOverflow(LargeCase):
     def test_tree_mask_behind_a_long_context(self):
         size, lengths = 2, [1 << 30, 1]  # the root and one draft
         count = sum(size * (length + size) for length in lengths)
