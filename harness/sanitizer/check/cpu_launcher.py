@@ -142,6 +142,7 @@ class CpuLauncher:
             compiled_kernels.is_in_debug_mode(kernel, options),
             options={key: value for key, value in options.items() if key not in names},
         )
+        binder.record(bound, launch.grid)
         launch_limits.refuse_grid(launch)
         if self._memory.is_of_device:
             launch_limits.refuse_host_memory(launch)

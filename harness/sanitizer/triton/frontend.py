@@ -97,9 +97,10 @@ class CallBinder:
             names = (*names, "num_warps")
         named = tuple((name, launch_options[name]) for name in names if name in launch_options)
         key = (types, constants, *named)
-        bound = BoundCall(values, types, constants, key, options=named)
-        recorded_launches.record_launch(self._kernel, bound)
-        return bound
+        return BoundCall(values, types, constants, key, options=named)
+
+    def record(self, bound: BoundCall, grid: tuple[int, ...] = ()) -> None:
+        recorded_launches.record_launch(self._kernel, bound, grid)
 
 
 def _make_constant_key(value: Any, argument_type: Any) -> Any:

@@ -14,7 +14,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,22 @@ _recorded: set[Any] = set()
 
 
 @dataclass(frozen=True, slots=True)
+class TensorSize:
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchMode:
     """One way to launch a kernel."""
 
     kernel: str  # module:name
     types: dict[str, str]  # by parameter, as Triton writes them
     constants: dict[str, Any]  # see `constant_to_json`
+    # Of the first launch of the mode, if it ran under check on a CPU:
+    grid: tuple[int, ...] = ()
+    sizes: dict[str, int | TensorSize] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -44,7 +54,7 @@ class LaunchMode:
         return json.dumps([self.kernel, self.types, words], sort_keys=True)
 
 
-def record_launch(kernel: Any, bound: Any) -> None:
+def record_launch(kernel: Any, bound: Any, grid: tuple[int, ...] = ()) -> None:
     """Append a call's mode to the file, if there is one and JSON can express the call."""
     file = os.environ.get(RECORD_VARIABLE)
     if not file:
@@ -64,7 +74,7 @@ def record_launch(kernel: Any, bound: Any) -> None:
             constants[parameter.name] = constant_to_json(value)
     if not all(isinstance(kind, str) for kind in kinds.values()):
         return  # tuples, descriptors
-    launch_mode = LaunchMode(name, kinds, constants)
+    launch_mode = LaunchMode(name, kinds, constants, grid, _measure_sizes(bound.values))
     try:
         mode_key = launch_mode.key
     except TypeError:
@@ -80,6 +90,17 @@ def record_launch(kernel: Any, bound: Any) -> None:
         if not is_known:
             records.write(_render_mode(launch_mode) + "\n")
             records.flush()
+
+
+def _measure_sizes(values: dict[str, Any]) -> dict[str, int | TensorSize]:
+    sizes: dict[str, int | TensorSize] = {}
+    for name, value in values.items():
+        tensor = getattr(value, "base", value)  # under a reinterpreted one
+        if type(value) is int:
+            sizes[name] = value
+        elif callable(getattr(tensor, "stride", None)):
+            sizes[name] = TensorSize((*tensor.shape,), (*tensor.stride(),), tensor.element_size())
+    return sizes
 
 
 def read_launch_modes(file: Path) -> dict[str, list[LaunchMode]]:
@@ -115,14 +136,33 @@ def merge_records(files: Iterable[Path], package: str) -> str:
 
 
 def _render_mode(mode: LaunchMode) -> str:
-    return json.dumps({"kernel": mode.kernel, "kinds": mode.types, "constants": mode.constants})
+    known = {"kernel": mode.kernel, "kinds": mode.types, "constants": mode.constants}
+    if mode.grid:
+        sizes = {
+            name: size if isinstance(size, int) else asdict(size)
+            for name, size in mode.sizes.items()
+        }
+        known |= {"grid": mode.grid, "sizes": sizes}
+    return json.dumps(known)
 
 
 def _parse_launch_modes(lines: Iterable[str]) -> list[LaunchMode]:
     return [
-        LaunchMode(record["kernel"], dict(record["kinds"]), dict(record["constants"]))
+        LaunchMode(
+            record["kernel"],
+            dict(record["kinds"]),
+            dict(record["constants"]),
+            tuple(record.get("grid", ())),
+            {name: _read_size(size) for name, size in record.get("sizes", {}).items()},
+        )
         for record in recorded_reach.parse_records(lines, of_reach=False)
     ]
+
+
+def _read_size(size: Any) -> int | TensorSize:
+    if isinstance(size, int):
+        return size
+    return TensorSize(tuple(size["shape"]), tuple(size["strides"]), size["itemsize"])
 
 
 def constant_to_json(value: Any) -> Any:
