@@ -289,7 +289,7 @@ class CpuLauncher:
             fields[LaunchField.READS_RACE] = not lowered.has_unseen_synchronization
         context = process.context
 
-        def run() -> list[list[int]]:
+        def run_programs() -> list[list[int]]:
             first = fields[LaunchField.FIRST_PROGRAM] = process.next_program
             if lowered.uses_atomic_results:
                 process.program_order.begin_launch(lowered.sites, first, program_count)
@@ -305,14 +305,14 @@ class CpuLauncher:
         begun = time.perf_counter()
         try:
             with process.observe_lines(kernel, lowered.block_lines):
-                reports = run()
+                reports = run_programs()
         finally:
             launch.seconds = time.perf_counter() - begun
         if self.measures_extents:
             self.report_extents(lowered, extents.tolist())
         read_report = self._make_report_reader(launch, lowered, spans, tables, get_program)
         undefined = int(context[LaunchField.UNDEFINED_RESULT])
-        reads_in_vain = is_harmless_read(kept, reports, self._options.max_reports, run)
+        reads_in_vain = is_harmless_read(kept, reports, self._options.max_reports, run_programs)
         errors = [read_report(report, reads_in_vain) for report in reports]
         for error in errors:
             if isinstance(error, UncheckableKernel):

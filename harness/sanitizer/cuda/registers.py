@@ -17,15 +17,14 @@ import tempfile
 from pathlib import Path
 
 from harness.core.cache import get_or_compute
-from harness.core.code_digest import compute_digest, digest_code
 from harness.core.errors import NotReadyError
 from harness.sanitizer.device.cards import get_card
 from harness.sanitizer.hooks import HOOKS
+from harness.sanitizer.llvm.stored_code import CodeStore
 from harness.sanitizer.ptx.executor import PtxModule
 from harness.sanitizer.ptx.launch import CudaLaunch
 from harness.sanitizer.violations.exceptions import LaunchRefused
 
-CODE_DIGEST = digest_code("sanitizer")
 _ALWAYS_FIT = 256  # threads
 _UNIT = 256  # registers that a warp gets at once; warps come by fours
 _TARGET = re.compile(r"^\.target\s+(\w+)", re.MULTILINE)
@@ -48,13 +47,17 @@ def find_register_refusal(module: PtxModule, launch: CudaLaunch) -> LaunchRefuse
 def count_registers(text: str) -> dict[str, int]:
     """Count the registers of a thread by kernel; of none where no ptxas takes the text."""
     for ptxas in _list_compilers():
-        key = compute_digest(CODE_DIGEST, text, str(ptxas), str(ptxas.stat().st_mtime_ns))
-        if known := get_or_compute("registers", key, functools.partial(_compile, ptxas, text)):
+        key = make_cache_key(ptxas, text)
+        if known := get_or_compute("registers", key, functools.partial(_compile_text, ptxas, text)):
             return known
     return {}
 
 
-def _compile(ptxas: Path, text: str) -> dict[str, int]:
+def make_cache_key(ptxas: Path, text: str) -> str:
+    return CodeStore.make_key(text, str(ptxas), str(ptxas.stat().st_mtime_ns))
+
+
+def _compile_text(ptxas: Path, text: str) -> dict[str, int]:
     target = _TARGET.search(text)
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(text)
