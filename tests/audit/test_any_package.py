@@ -86,13 +86,16 @@ def test_nothing_found_is_a_wrong_call(checkout: Path, capsys: pytest.CaptureFix
 
 def write_launch(file: Path, rows: int, columns: int, stride: int = 0) -> Path:
     """Write what `UNFIX_LAUNCHES` records of a launch of `scatter`."""
-    size = {"shape": [rows, columns], "strides": [columns, 1], "itemsize": 4}
     mode = {
         "kernel": "rowpack.ops.rows:scatter_rows",
         "kinds": {"out": "*fp32", "value": "fp32", "row_stride": "i32", "BLOCK": "constexpr"},
         "constants": {"BLOCK": 64},
         "grid": [rows, 1, 1],
-        "sizes": {"out": size, "row_stride": stride or columns, "BLOCK": 64},
+        "sizes": {
+            "out": [[rows, columns], [columns, 1], 4],
+            "row_stride": stride or columns,
+            "BLOCK": 64,
+        },
     }
     file.write_text(json.dumps(mode) + "\n")
     return file

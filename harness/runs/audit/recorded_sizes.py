@@ -11,7 +11,6 @@ square, the rows or the stride) stays.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import replace
 from itertools import accumulate
 from math import prod
@@ -47,18 +46,16 @@ class RecordedSizes:
             if one.shape and one.shape[0] > 1 and one.shape[0] not in {*fixed, *self._constants}:
                 self._words.setdefault(one.shape[0], f"rows of {name}")
         self._expressions: dict[int, Expression] = {}
-        counts = Counter[int]()
+        ambiguous = set(fixed)
         for one in self._tensors.values():
             if word := self._words.get(one.shape[0] if one.shape else 0):
-                products = [*accumulate(one.shape, mul)]
-                for product in dict.fromkeys(products):
+                for product in accumulate(one.shape, mul):
                     rest = product // one.shape[0]
                     grown: Expression = word if rest == 1 else ("*", word, rest)
                     if self._expressions.setdefault(product, grown) != grown:
-                        counts[product] += 1
-        for number in [*self._expressions]:
-            if counts[number] or number in fixed:
-                del self._expressions[number]
+                        ambiguous.add(product)
+        for number in ambiguous & self._expressions.keys():
+            del self._expressions[number]
 
     def express(self, number: int) -> Expression:
         return self._expressions.get(number, number)

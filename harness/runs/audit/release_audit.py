@@ -177,8 +177,8 @@ def compute_key(request: AuditRequest, source_digests: Sequence[str]) -> str:
 
 def describe_worker(python: Path = CPU_BASE.python) -> str:
     """Return the Python of the analysis, and the versions of what it stands on there."""
-    in_base = python == CPU_BASE.python and CPU_BASE.site_packages
-    folders = [CPU_BASE.site_packages] if in_base else list(map(Path, sys.path))
+    base = CPU_BASE.site_packages
+    folders = [base] if base and python == CPU_BASE.python else list(map(Path, sys.path))
     return f"{python.resolve()} {describe_versions(ANALYSIS_PACKAGES, folders)}"
 
 

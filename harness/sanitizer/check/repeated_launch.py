@@ -25,7 +25,7 @@ _FILLS = (
     0x3F,
     0x5F,
 )  # a byte each: in every format of floats a zero, one near 1, a large one
-_MAX_BYTES = 1 << 28
+_MAX_BYTES = 1 << 24
 
 
 def _view_bytes(address: int, size: int) -> Any:
@@ -36,27 +36,15 @@ class RepeatedLaunch:
     """The memory of a launch's parameters as it was before the launch."""
 
     def __init__(self, storages: Iterable[TrackedStorage]) -> None:
-        self._memory = []
-        for storage in storages:
-            self._memory.append(_view_bytes(storage.start, storage.size))
-            if storage.uninitialized is not None:
-                marks = _view_bytes(storage.uninitialized.data_ptr(), storage.size)
-                self._memory.append(marks)
-        self._marked = [storage.uninitialized is not None for storage in storages]
+        self._memory = [(_view_bytes(one.start, one.size), _view_marks(one)) for one in storages]
         self._before = self._copy()
 
-    def _copy(self) -> list[Any]:
-        return [memory.copy() for memory in self._memory]
+    def _copy(self) -> list[tuple[Any, Any]]:
+        return [(data.copy(), marks.copy()) for data, marks in self._memory]
 
-    def _restore(self, contents: list[Any]) -> None:
-        for memory, known in zip(self._memory, contents, strict=True):
-            memory[:] = known
-
-    def _pair_memory(self) -> Iterable[tuple[Any, Any]]:
-        """Yield each storage's bytes with their marks, or None."""
-        parts = iter(self._memory)
-        for has_marks in self._marked:
-            yield next(parts), next(parts) if has_marks else None
+    def _restore(self, contents: list[tuple[Any, Any]]) -> None:
+        for (data, marks), (known_data, known_marks) in zip(self._memory, contents, strict=True):
+            data[:], marks[:] = known_data, known_marks
 
     def has_same_results(self, launch: Callable[[], bool]) -> bool:
         """Launch again with each fill; `launch` returns whether the reports were the same ones."""
@@ -64,17 +52,11 @@ class RepeatedLaunch:
         try:
             for fill in _FILLS:
                 self._restore(self._before)
-                for data, marks in self._pair_memory():
-                    if marks is not None:
-                        data[marks != 0] = fill
+                for data, marks in self._memory:
+                    data[marks != 0] = fill
                 if not launch():
                     return False
-                results.append(
-                    [
-                        data.copy() if marks is None else np.where(marks, 0, data)
-                        for data, marks in self._pair_memory()
-                    ]
-                )
+                results.append([np.where(marks, 0, data) for data, marks in self._memory])
         finally:
             self._restore(after)
         first, *others = results
@@ -90,19 +72,13 @@ def keep_memory(
 ) -> RepeatedLaunch | None:
     """Copy the memory of a launch that may read what is uninitialized, if it can be repeated."""
     known = {place: span.storage for place, span in enumerate(spans) if span is not None}
-    empty = {
-        storage.start
-        for place in lowered.read_sizes
-        if (storage := known.get(place)) and _has_marks(storage)
-    }
-    if not empty or lowered.has_unknown_pointers or "@dprintf(" in lowered.text:
-        return None
-    storages = {
-        storage.start: storage
-        for place, storage in known.items()
-        if place in lowered.write_sizes or _has_marks(storage)
-    }.values()
+    storages = {storage.start: storage for storage in known.values()}.values()
     if sum(storage.size for storage in storages) > _MAX_BYTES:
+        return None
+    if lowered.has_unknown_pointers or "@dprintf(" in lowered.text:
+        return None
+    read = (known[place] for place in lowered.read_sizes if place in known)
+    if not any(one.uninitialized is not None and _view_marks(one).any() for one in read):
         return None
     return RepeatedLaunch([*storages])
 
@@ -122,6 +98,9 @@ def is_harmless_read(
     return kept.has_same_results(lambda: [each[ReportField.KIND] for each in run()] == kinds)
 
 
-def _has_marks(storage: TrackedStorage) -> bool:
+def _view_marks(storage: TrackedStorage) -> Any:
+    """View a storage's marks of uninitialized bytes; zeros where it has none."""
     marks = storage.uninitialized
-    return marks is not None and bool(_view_bytes(marks.data_ptr(), storage.size).any())
+    if marks is None:
+        return np.zeros(storage.size, dtype=np.uint8)
+    return _view_bytes(marks.data_ptr(), storage.size)

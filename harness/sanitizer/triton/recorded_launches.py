@@ -14,9 +14,9 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.sanitizer.triton import recorded_reach
 from harness.sanitizer.triton.recorded_reach import RECORD_VARIABLE, KernelReach
@@ -26,8 +26,7 @@ _DTYPE_KEY = "dtype"
 _recorded: set[Any] = set()
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSize:
+class TensorSize(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     itemsize: int
@@ -136,14 +135,8 @@ def merge_records(files: Iterable[Path], package: str) -> str:
 
 
 def _render_mode(mode: LaunchMode) -> str:
-    known = {"kernel": mode.kernel, "kinds": mode.types, "constants": mode.constants}
-    if mode.grid:
-        sizes = {
-            name: size if isinstance(size, int) else asdict(size)
-            for name, size in mode.sizes.items()
-        }
-        known |= {"grid": mode.grid, "sizes": sizes}
-    return json.dumps(known)
+    own: dict[str, Any] = {"kernel": mode.kernel, "kinds": mode.types, "constants": mode.constants}
+    return json.dumps(own | ({"grid": mode.grid, "sizes": mode.sizes} if mode.grid else {}))
 
 
 def _parse_launch_modes(lines: Iterable[str]) -> list[LaunchMode]:
@@ -162,7 +155,8 @@ def _parse_launch_modes(lines: Iterable[str]) -> list[LaunchMode]:
 def _read_size(size: Any) -> int | TensorSize:
     if isinstance(size, int):
         return size
-    return TensorSize(tuple(size["shape"]), tuple(size["strides"]), size["itemsize"])
+    shape, strides, itemsize = size
+    return TensorSize(tuple(shape), tuple(strides), itemsize)
 
 
 def constant_to_json(value: Any) -> Any:
