@@ -15,7 +15,9 @@ import pytest
 from harness.core import paths
 from harness.core.preparation import measure_preparations
 from harness.releases import cuda_toolkit
+from harness.sanitizer.check.virtual_check import SESSION_EXTENSIONS
 from harness.sanitizer.cuda.host_calls import CALLS
+from harness.sanitizer.plugins import load_plugin
 from harness.sanitizer.plugins.for_torch import extensions
 
 KERNEL = """
@@ -93,6 +95,9 @@ def test_an_extension_is_built_for_the_virtual_card_and_its_functions_are_host_c
     assert len(preparations) == 1
     words = r"unfix: the extension added was built in \d+ s, into builds"
     assert re.search(words, capsys.readouterr().err)
+    for _ in range(2):
+        load_plugin("torch").build_cuda_kernels()
+    assert [one.__name__ for one in SESSION_EXTENSIONS].count("_check_launches") == 1
     plain = fake._jit_compile("host", ["host.cpp"], None, None, None, "builds", None, True)
     assert not isinstance(plain, extensions.ExtensionModule)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from typing import Any
 
@@ -11,6 +12,7 @@ from harness.sanitizer.plugins import SanitizerPlugin
 _BUILDER = "torch.utils.cpp_extension"
 
 
+@functools.cache  # each session of `checked_cuda` calls it
 def _build_cuda_kernels() -> None:
     from harness.core.after_import import call_after_import
     from harness.sanitizer.check import virtual_check
