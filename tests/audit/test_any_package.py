@@ -112,7 +112,7 @@ def test_a_launch_of_another_package_grows_to_its_smallest_overflow(
     [finding] = kernel["findings"]
     assert finding["text"].startswith("tl.store(out + row * row_stride")
     assert (finding["grows"], finding["threshold"]) == ("rows of out", 2**31 // 4096 + 1)
-    assert (finding["confirmed"], finding["model"]) == ("confirmed", "")
+    assert (finding["confirmed"], finding["model"]) == ("confirmed", "its suite")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from operator import mul
 from harness.runs.audit.expressions import Expression
 from harness.runs.audit.host_scope import HostLaunch
 from harness.runs.audit.parameter_inference import SOURCE_RECORDED_LAUNCH, AssumedParameter
-from harness.runs.audit.size_limits import SizeLimits, SizeQuantity
+from harness.runs.audit.size_limits import ModelShape, SizeLimits, SizeQuantity
 from harness.sanitizer.device.cards import load_cards
 from harness.sanitizer.triton.recorded_launches import (
     CONSTEXPR,
@@ -103,8 +103,8 @@ class RecordedSizes:
                 "a card's memory",
             )  # fmt: skip
         patterns = tuple((re.compile(f"^{re.escape(word)}$"), word) for word in quantities)
-        text = f"{limits.text}{self._mode}"
-        return SizeLimits(quantities, (), patterns, (), text)
+        suite = ModelShape("its suite", "a recorded launch", {})  # all but what grows is of it
+        return SizeLimits(quantities, (suite,), patterns, (), f"{limits.text}{self._mode}")
 
     def make_launch(self, file: str, line: int) -> HostLaunch:
         return HostLaunch(file, line, self._mode.kernel, grid=self.express_grid())
