@@ -48,7 +48,7 @@ class RepeatedLaunch:
 
     def has_same_results(self, launch: Callable[[], bool]) -> bool:
         """Launch again with each fill; `launch` returns whether the reports were the same ones."""
-        after, results = self._copy(), []
+        after, results = self._copy(), set()
         try:
             for fill in _FILLS:
                 self._restore(self._before)
@@ -56,15 +56,11 @@ class RepeatedLaunch:
                     data[marks != 0] = fill
                 if not launch():
                     return False
-                results.append([np.where(marks, 0, data) for data, marks in self._memory])
+                known = [np.where(marks, 0, data).tobytes() for data, marks in self._memory]
+                results.add(b"".join(known))
         finally:
             self._restore(after)
-        first, *others = results
-        return all(
-            np.array_equal(data, known)
-            for result in others
-            for data, known in zip(result, first, strict=True)
-        )
+        return len(results) == 1
 
 
 def keep_memory(
@@ -72,10 +68,13 @@ def keep_memory(
 ) -> RepeatedLaunch | None:
     """Copy the memory of a launch that may read what is uninitialized, if it can be repeated."""
     known = {place: span.storage for place, span in enumerate(spans) if span is not None}
-    storages = {storage.start: storage for storage in known.values()}.values()
-    if sum(storage.size for storage in storages) > _MAX_BYTES:
-        return None
-    if lowered.has_unknown_pointers or "@dprintf(" in lowered.text:
+    storages = {  # without those that are only read: their memory may be read-only
+        one.start: one
+        for place, one in known.items()
+        if place in lowered.write_sizes or one.uninitialized is not None
+    }.values()
+    is_large = sum(storage.size for storage in storages) > _MAX_BYTES
+    if is_large or lowered.has_unknown_pointers or "@dprintf(" in lowered.text:
         return None
     read = (known[place] for place in lowered.read_sizes if place in known)
     if not any(one.uninitialized is not None and _view_marks(one).any() for one in read):
