@@ -41,6 +41,7 @@ CACHES = {
         "harness.sanitizer.ptx.compiled_kernels",
         "harness.sanitizer.llvm.stored_code",
     },
+    "registers": {"harness.sanitizer.cuda.registers"},
     "kernels of a release": {"harness.runs.audit.release_kernels"},
     "audited kernels": {"harness.runs.audit.analysis_worker"},
     "answers": {"fixtures.accuracy"},

@@ -9,10 +9,12 @@ listeners of `harness.core.preparation`.
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from harness.core.errors import NotReadyError
 
@@ -50,8 +52,26 @@ def _leave_module(module: Any) -> None:
     """Stand for a program that changes no sources: a loaded module is built."""
 
 
-def _find_no_toolkit() -> NoReturn:
-    raise NotReadyError("there is no CUDA toolkit that builds kernels for this CPU")
+@dataclass(frozen=True, slots=True)
+class _OwnToolkit:
+    """The machine's own toolkit, which a program of the machine would build with."""
+
+    home: Path
+
+    def set_variables(self, environment: MutableMapping[str, str]) -> None:
+        environment["CUDA_HOME"] = environment["CUDA_PATH"] = str(self.home)
+
+
+def _find_own_toolkit() -> BuildToolkit:
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    home = Path(os.environ.get("CUDA_HOME") or Path(nvcc).resolve().parent.parent)
+    if not any((home / name / "libcudart.so.13").exists() for name in ("lib", "lib64")):
+        raise NotReadyError(
+            f"kernels are built with a CUDA 13 toolkit, and {home} is none: set CUDA_HOME, or "
+            "`pip install nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl` and name its "
+            "folder `nvidia/cu13`"
+        )
+    return _OwnToolkit(home)
 
 
 def _find_no_headers(may_install: bool) -> Path | None:
@@ -70,7 +90,7 @@ class SanitizerHooks:
     # Builds what a loaded CUDA module would run now, before anything is timed.
     build_cuda_module: Callable[[Any], None] = _leave_module
     # The toolkit, or NotReadyError; and headers that kernels include, which it may install.
-    find_toolkit: Callable[[], BuildToolkit] = _find_no_toolkit
+    find_toolkit: Callable[[], BuildToolkit] = _find_own_toolkit
     find_headers: Callable[[bool], Path | None] = _find_no_headers
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import zipfile
 from pathlib import Path
 
@@ -9,7 +11,8 @@ import pytest
 
 from harness.cli.main import main
 from harness.core.errors import UnfixError
-from harness.runs.audit import release_files, size_limits
+from harness.releases.managed_releases import Release
+from harness.runs.audit import release_files
 
 KERNEL = """
 import triton
@@ -75,28 +78,63 @@ def test_nothing_found_is_a_wrong_call(checkout: Path, capsys: pytest.CaptureFix
     with pytest.raises(UnfixError, match="there is no folder or wheel"):
         release_files.find_location(checkout / "missing")
     (checkout / "src" / "rowpack" / "ops" / "rows.py").write_text("import triton\n")
-    assert main(["audit", "--from", str(checkout)]) == 2
+    launches = write_launch(checkout / "launches", rows=8, columns=4096)
+    assert main(["audit", "--from", str(checkout), "--launches", str(launches)]) == 2
     words = "rowpack has no Triton kernel: no function of rowpack is decorated"
     assert words in capsys.readouterr().err
 
 
-def test_limits_of_another_package_name_no_setting_of_sglang() -> None:
-    own, general = (
-        size_limits.read_limits(path)
-        for path in (size_limits.DEFAULT_LIMITS, size_limits.GENERAL_LIMITS)
-    )
-    assert any(each.setting.startswith("--") for each in own.quantities.values())
-    assert not any(each.setting.startswith("--") for each in general.quantities.values())
-    assert own.find_content("indices_ptr") is not None
-    assert general.find_content("indices_ptr") is None
+def write_launch(file: Path, rows: int, columns: int, stride: int = 0) -> Path:
+    """Write what `UNFIX_LAUNCHES` records of a launch of `scatter`."""
+    mode = {
+        "kernel": "rowpack.ops.rows:scatter_rows",
+        "kinds": {"out": "*fp32", "value": "fp32", "row_stride": "i32", "BLOCK": "constexpr"},
+        "constants": {"BLOCK": 64},
+        "grid": [rows, 1, 1],
+        "sizes": {
+            "out": [[rows, columns], [columns, 1], 4],
+            "row_stride": stride or columns,
+            "BLOCK": 64,
+        },
+    }
+    file.write_text(json.dumps(mode) + "\n")
+    return file
 
 
-def test_a_finding_of_another_package_is_confirmed_like_any(
+def test_a_launch_of_another_package_grows_to_its_smallest_overflow(
     checkout: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["audit", "--from", str(checkout)]) == 1
+    launches = write_launch(checkout / "launches", rows=8, columns=4096)
+    assert main(["audit", "--from", str(checkout), "--launches", str(launches), "--json"]) == 1
     shown = capsys.readouterr()
     assert "is read as rowpack, which is not SGLang" in shown.err
-    assert "1 kernel of rowpack" in shown.out
-    assert "row * row_stride" in shown.out
-    assert "confirmed" in shown.out
+    [kernel] = json.loads(shown.out)["kernels"]
+    [finding] = kernel["findings"]
+    assert finding["text"].startswith("tl.store(out + row * row_stride")
+    assert (finding["grows"], finding["threshold"]) == ("rows of out", 2**31 // 4096 + 1)
+    assert (finding["confirmed"], finding["model"]) == ("confirmed", "its suite")
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "stride"),
+    [(64, 4096, 4096), (8, 8, 8), (8, 4096, 2)],
+    ids=["the rows may be the block", "a square", "the memory of a card ends first"],
+)
+def test_nothing_is_guessed_of_another_package(
+    checkout: Path, capsys: pytest.CaptureFixture[str], rows: int, columns: int, stride: int
+) -> None:
+    launches = write_launch(checkout / "launches", rows, columns, stride)
+    main(["audit", "--from", str(checkout), "--launches", str(launches), "--json"])
+    assert json.loads(capsys.readouterr().out)["kernels"][0]["findings"] == []
+
+
+def test_another_package_is_audited_by_its_own_launches_and_python(
+    checkout: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["audit", "--from", str(checkout)]) == 2
+    assert "UNFIX_LAUNCHES=launches python -m pytest --sanitize" in capsys.readouterr().err
+    monkeypatch.setattr(Release, "is_current", lambda self: False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    launches = write_launch(checkout / "launches", rows=8, columns=4096)
+    assert main(["audit", "--from", str(checkout), "--launches", str(launches)]) != 0
+    assert "needs torch and Triton" in capsys.readouterr().err  # and SGLang is not installed

@@ -131,6 +131,8 @@ def test_each_mode_is_written_once_and_a_one_is_a_number(
         "TWICE": "constexpr",
     }  # fmt: skip
     assert first["constants"] == {"AS": {"dtype": "bf16"}, "TWICE": False}
+    assert first["grid"] == [4, 1, 1]
+    assert first["sizes"]["x_ptr"] == [[1], [1], 4]
     modes = [
         (mode["kinds"]["x_ptr"], mode["constants"]["TWICE"]) for mode in list_modes(more_launches)
     ]

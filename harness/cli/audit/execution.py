@@ -24,9 +24,11 @@ from harness.runs.audit.release_audit import (
     AuditRequest,
     ReleaseAudit,
     audit_release,
+    find_any_python,
 )
 from harness.runs.audit.size_limits import DEFAULT_LIMITS, GENERAL_LIMITS
 from harness.sanitizer.triton import recorded_launches
+from harness.sanitizer.triton.recorded_reach import RECORD_VARIABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,18 +241,21 @@ def _audit_folder(
     targets: tuple[str, ...],
     audit_tree: Callable[[SourceTree], ReleaseAudit],
 ) -> ReleaseAudit:
-    """Audit the package at a path: as a release if it is SGLang, else by what any package means.
-
-    SGLang's recorded launches and its limits for the contents of tensors say nothing of another
-    package: there a number that nothing bounds is a reason, and no finding.
-    """
+    """Audit the package at a path: as a release if it is SGLang, else by its suite's launches."""
     assert chosen.folder is not None
     location = release_files.find_location(chosen.folder)
     if release_files.PACKAGE in release_files.find_packages(location):
         return audit_tree(open_tree("", chosen.folder))
     packages = release_files.find_packages(location)
     options.report_status(f"{chosen.folder} is read as {', '.join(packages)}, which is not SGLang")
+    if chosen.launches == DEFAULT_LAUNCHES and chosen.limits == DEFAULT_LIMITS:
+        raise UnfixError(
+            "which sizes a kernel gets is known from launches alone: run the package's tests with "
+            f"`{RECORD_VARIABLE}=launches python -m pytest --sanitize=bounds`, and audit with "
+            "`--launches launches`"
+        )
     request = AuditRequest(
+        python=find_any_python(),
         location=location,
         release=chosen.folder.stem if location.suffix == ".whl" else ", ".join(packages),
         targets=targets,
@@ -269,7 +274,9 @@ def _audit_kernels(request: AuditRequest, words: Sequence[str]) -> ReleaseAudit:
         kernel_words.refuse_unknown_words(
             own_words, request.release, request.location, with_cuda=False
         )
-    if not CPU_BASE.is_current():  # the releases' common torch and Triton
+    if (
+        request.python == CPU_BASE.python and not CPU_BASE.is_current()
+    ):  # the releases' common torch and Triton
         newest = managed_releases.get_newest_release()
         provisioning.ensure_installed([newest], options.report_status)
     return audit_release(request, options.report_status)

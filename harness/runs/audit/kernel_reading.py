@@ -27,6 +27,7 @@ from harness.runs.audit.kernel_discovery import SourceKernel
 from harness.runs.audit.kernel_graphs import iterate_guesses, read_graph
 from harness.runs.audit.lazy_release import LazyModule, LazyRelease
 from harness.runs.audit.parameter_inference import AssumedParameter
+from harness.runs.audit.recorded_sizes import RecordedSizes
 from harness.runs.audit.size_limits import SizeLimits
 from harness.runs.audit.threshold_search import find_overflow_findings
 from harness.sanitizer.ir.graph import FileLine
@@ -81,16 +82,26 @@ def iterate_cases(
     loaded = release.load_kernel(kernel.module, kernel.name)
 
     def read_case(
-        parameters: list[AssumedParameter], launch: HostLaunch | None
+        parameters: list[AssumedParameter], launch: HostLaunch | None, known: SizeLimits = limits
     ) -> KernelCase | None:
         try:
-            case = KernelCase(read_graph(loaded, parameters), parameters, launch, limits)
+            case = KernelCase(read_graph(loaded, parameters), parameters, launch, known)
         except Exception as error:  # Triton may raise any error for a mode that does not fit
             reading.error = reading.error or shorten_error(error)
             return None
         reading.cases.append((loaded, case))
         return case
 
+    if not limits.quantities:  # nothing is guessed
+        for mode in kernel.recorded_launches[:_MAX_RECORDED_LAUNCHES]:
+            sizes = RecordedSizes(mode)
+            launched = sizes.make_launch(module.path, kernel.node.lineno)
+            case = read_case(sizes.make_parameters(), launched, sizes.make_limits(limits))
+            if case is not None:
+                yield case
+        if not kernel.recorded_launches:
+            reading.reasons.add("no launch of it is recorded")
+        return
     tried: list[list[AssumedParameter]] = []
     launches: Sequence[HostLaunch | None] = kernel.launches[:_MAX_LAUNCH_SITES] or (None,)
     for recorded in _iterate_recorded_parameters(module, kernel, launches[0], limits):

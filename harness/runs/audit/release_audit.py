@@ -6,8 +6,10 @@ the code of the audit change.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pickle
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,6 +53,7 @@ class AuditRequest:
     limits: Path = DEFAULT_LIMITS
     launches: Path = DEFAULT_LAUNCHES
     earlier_location: Path | None = None
+    python: Path = CPU_BASE.python  # with torch and Triton
 
     @property
     def locations(self) -> list[Path]:
@@ -162,7 +165,7 @@ def compute_key(request: AuditRequest, source_digests: Sequence[str]) -> str:
     """Hash all that an audit depends on."""
     return compute_digest(
         CODE_DIGEST,
-        describe_worker(),
+        describe_worker(request.python),
         request.limits.read_bytes(),
         request.launches.read_bytes(),
         *source_digests,
@@ -172,10 +175,23 @@ def compute_key(request: AuditRequest, source_digests: Sequence[str]) -> str:
     )
 
 
-def describe_worker() -> str:
+def describe_worker(python: Path = CPU_BASE.python) -> str:
     """Return the Python of the analysis, and the versions of what it stands on there."""
-    folders = [CPU_BASE.site_packages] if CPU_BASE.site_packages else []
-    return f"{CPU_BASE.python.resolve()} {describe_versions(ANALYSIS_PACKAGES, folders)}"
+    base = CPU_BASE.site_packages
+    folders = [base] if base and python == CPU_BASE.python else list(map(Path, sys.path))
+    return f"{python.resolve()} {describe_versions(ANALYSIS_PACKAGES, folders)}"
+
+
+def find_any_python() -> Path:
+    """Find a Python that reads the kernels of any package: this one, or that of the releases."""
+    if all(map(importlib.util.find_spec, ANALYSIS_PACKAGES)):
+        return Path(sys.executable)
+    if CPU_BASE.is_current():
+        return CPU_BASE.python
+    raise NotReadyError(
+        "reading kernels needs torch and Triton, which this Python does not have: `pip install "
+        "'unfix[sanitizer]'` where the package's tests run, and audit there"
+    )
 
 
 def digest_sources(location: Path) -> str:
@@ -198,7 +214,7 @@ def _run_analysis(
     kernel_count = targeted_count = -1
     environment = ChildEnvironment(SINGLE_THREAD)
     environment.use_checkout()
-    worker = CPU_BASE.python, "harness.runs.audit.analysis_worker"
+    worker = request.python, "harness.runs.audit.analysis_worker"
     for line in iterate_answers(*worker, json.dumps(data).encode(), environment):
         if line.startswith(b"{"):
             counts = json.loads(line)

@@ -48,10 +48,11 @@ class CpuFacts(TritonFacts):
         self.storage = storage if span is None else span.storage
 
         self.in_debug_mode = True
+        self.harmless = ""  # why a program may go on as it is
 
     @property
     def is_warning(self) -> bool:
-        return self.kind is ViolationKind.ASSERTION and not self.in_debug_mode
+        return bool(self.harmless or (self.kind is ViolationKind.ASSERTION and self.skipped))
 
     @property
     def skipped(self) -> str:

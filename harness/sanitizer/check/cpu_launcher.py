@@ -11,10 +11,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import struct
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -26,14 +25,22 @@ from harness.sanitizer.check.cpu_facts import CpuFacts
 from harness.sanitizer.check.launch_log import KernelLaunch, LaunchLog, to_coordinates, to_full_grid
 from harness.sanitizer.check.launcher_state import load_launcher_state
 from harness.sanitizer.check.options import CheckOptions
+from harness.sanitizer.check.program_order import NEARLY_ORDERED
 from harness.sanitizer.check.region_tables import RegionTables
+from harness.sanitizer.check.repeated_launch import HARMLESS_READ, is_harmless_read, keep_memory
 from harness.sanitizer.check.tracked_memory import (
     MemoryTracker,
     ProgramId,
     TensorSpan,
 )
 from harness.sanitizer.cpu import program_cache
-from harness.sanitizer.cpu.abi import LaunchField, RegionField, ReportField, UndefinedResult
+from harness.sanitizer.cpu.abi import (
+    KINDS_PER_SITE,
+    LaunchField,
+    RegionField,
+    ReportField,
+    UndefinedResult,
+)
 from harness.sanitizer.cpu.lowering import LoweredKernel
 from harness.sanitizer.cpu.program_cache import CompiledProgram
 from harness.sanitizer.device import graphs
@@ -45,13 +52,13 @@ from harness.sanitizer.triton import (
     compiled_kernels,
     frontend,
     graph_loader,
-    line_tracing,
     recorded_reach,
     specialization,
 )
 from harness.sanitizer.triton.compiled_kernels import LaunchedKernel
 from harness.sanitizer.triton.frontend import BoundCall, CallBinder, RuntimeArgument
 from harness.sanitizer.violations.exceptions import UncheckableKernel, Violation
+from harness.sanitizer.violations.kinds import RACES, ViolationKind
 from harness.sanitizer.violations.sentences import build_violation
 
 _LAUNCH_LOCK = threading.RLock()
@@ -135,6 +142,7 @@ class CpuLauncher:
             compiled_kernels.is_in_debug_mode(kernel, options),
             options={key: value for key, value in options.items() if key not in names},
         )
+        binder.record(bound, launch.grid)
         launch_limits.refuse_grid(launch)
         if self._memory.is_of_device:
             launch_limits.refuse_host_memory(launch)
@@ -250,21 +258,22 @@ class CpuLauncher:
         chosen_programs = struct.pack(f"<{len(coordinates)}q", *coordinates)
         watched = self.watched_lines or ()
         watched_sites = bytes(site.source.line_key in watched for site in lowered.sites)
-        states = self._options.make_report_states(len(lowered.sites), self._launches.ignores_races)
+        states = np.zeros((len(lowered.sites), KINDS_PER_SITE), dtype=np.uint8)
         extents = np.zeros(len(lowered.sites), dtype=np.int64)
         fields = {
             LaunchField.GRID_X: launch.grid[0],
             LaunchField.GRID_Y: launch.grid[1],
             LaunchField.GRID_Z: launch.grid[2],
-            LaunchField.CHOSEN_PROGRAMS: _address_of_bytes(chosen_programs) if chosen else 0,
+            LaunchField.CHOSEN_PROGRAMS: launch_arguments.address_of_bytes(chosen_programs)
+            if chosen
+            else 0,
             LaunchField.PROGRAM_COUNT: program_count,
             LaunchField.SCRATCH: process.reserve_scratch(lowered.scratch_size + 64),
             LaunchField.REPORTS: process.reports.ctypes.data,
-            LaunchField.ARGUMENTS: _address_of_bytes(arguments),
-            LaunchField.REGIONS: _address_of_bytes(regions),
-            LaunchField.STORAGES: _address_of_bytes(storages),
+            LaunchField.ARGUMENTS: launch_arguments.address_of_bytes(arguments),
+            LaunchField.REGIONS: launch_arguments.address_of_bytes(regions),
+            LaunchField.STORAGES: launch_arguments.address_of_bytes(storages),
             LaunchField.STORAGE_COUNT: len(tables.storage_regions) // len(RegionField),
-            LaunchField.FIRST_PROGRAM: process.next_program,
             LaunchField.OVERFLOWS: process.overflows.ctypes.data,
             LaunchField.RAN_FLAGS: process.reserve_ran_flags(len(lowered.block_lines)),
             LaunchField.REPORT_LIMIT: self._options.max_reports,
@@ -272,54 +281,46 @@ class CpuLauncher:
             LaunchField.ORDER_QUERY: process.program_order.query_address,
         }
         if self.watched_lines is not None:
-            fields[LaunchField.WATCHED_SITES] = _address_of_bytes(watched_sites)
+            fields[LaunchField.WATCHED_SITES] = launch_arguments.address_of_bytes(watched_sites)
         if self.measures_extents:
             fields[LaunchField.EXTENTS] = extents.ctypes.data
         if lowered.uses_atomic_results:
             fields[LaunchField.ATOMIC_LOG] = process.program_order.log_address
             fields[LaunchField.READS_RACE] = not lowered.has_unseen_synchronization
-            process.program_order.begin_launch(lowered.sites, process.next_program, program_count)
         context = process.context
-        context[:] = [fields.get(field, 0) for field in range(len(LaunchField))]  # type: ignore[call-overload]
-        process.next_program += program_count + 1
+
+        def run_programs() -> list[list[int]]:
+            first = fields[LaunchField.FIRST_PROGRAM] = process.next_program
+            if lowered.uses_atomic_results:
+                process.program_order.begin_launch(lowered.sites, first, program_count)
+            states[:] = self._options.make_report_states(len(states), self._launches.ignores_races)
+            context[:] = [fields.get(field, 0) for field in range(len(LaunchField))]  # type: ignore[call-overload]
+            process.next_program += program_count + 1
+            program.launch(ctypes.addressof(context))
+            interrupts.raise_if_interrupted(context)
+            return process.read_reports()
+
         interrupts.watch_context(context)
+        kept = keep_memory(lowered, spans) if self._options.max_reports > 1 else None
         begun = time.perf_counter()
         try:
-            with self._observe_lines(kernel, lowered):
-                program.launch(ctypes.addressof(context))
+            with process.observe_lines(kernel, lowered.block_lines):
+                reports = run_programs()
         finally:
             launch.seconds = time.perf_counter() - begun
-        interrupts.raise_if_interrupted(context)
         if self.measures_extents:
             self.report_extents(lowered, extents.tolist())
         read_report = self._make_report_reader(launch, lowered, spans, tables, get_program)
-        errors = list(map(read_report, process.read_reports()))
+        undefined = int(context[LaunchField.UNDEFINED_RESULT])
+        reads_in_vain = is_harmless_read(kept, reports, self._options.max_reports, run_programs)
+        errors = [read_report(report, reads_in_vain) for report in reports]
         for error in errors:
             if isinstance(error, UncheckableKernel):
                 raise error
-        if context[LaunchField.UNDEFINED_RESULT]:
-            what = UndefinedResult(int(context[LaunchField.UNDEFINED_RESULT])).description
+        if undefined:
+            what = UndefinedResult(undefined).description
             raise UncheckableKernel(f"{launch.kernel}: {what}")
         return [error for error in errors if isinstance(error, Violation)]
-
-    @contextlib.contextmanager
-    def _observe_lines(self, kernel: Any, lowered: LoweredKernel) -> Iterator[None]:
-        """Trace and record the lines that a launch runs, if a tracer or a record wants them."""
-        is_tracing, is_recording = sys.gettrace() is not None, recorded_reach.is_recording()
-        if not is_tracing and not is_recording:
-            yield
-            return
-        self._state.ran_flags[:] = 0
-        yield
-        lines = [
-            line
-            for block, ran in zip(lowered.block_lines, self._state.ran_flags, strict=False)
-            for line in (block if ran else ())
-        ]
-        if is_recording:
-            recorded_reach.record_reach(kernel, lines)
-        if is_tracing:
-            line_tracing.trace_lines(lines)
 
     def report_extents(self, lowered: LoweredKernel, extents: list[int]) -> None:
         """Receive for each site the largest 32-bit integer on the way into its addresses."""
@@ -331,12 +332,13 @@ class CpuLauncher:
         spans: list[TensorSpan | None],
         tables: RegionTables,
         get_program: Callable[[int], ProgramId],
-    ) -> Callable[[list[int]], Exception]:
+    ) -> Callable[[list[int], bool], Exception]:
         """Return the function from a report's numbers to what it reports."""
-        context = self._state.context
+        context, nearly = self._state.context, {*self._state.program_order.nearly_ordered}
         first, table = int(context[LaunchField.FIRST_PROGRAM]), int(context[LaunchField.STORAGES])
 
-        def read_report(numbers: list[int]) -> Exception:
+        def read_report(numbers: list[int], reads_in_vain: bool) -> Exception:
+            program = first + numbers[ReportField.ORDINAL]
             numbers[ReportField.X : ReportField.Z + 1] = get_program(numbers[ReportField.ORDINAL])
             region = numbers[ReportField.REGION]
             place = (region - table) // (len(RegionField) * 8)
@@ -351,6 +353,10 @@ class CpuLauncher:
                 lambda number: get_program(number - first),
             )
             facts.in_debug_mode = launch.in_debug_mode
+            if facts.kind is ViolationKind.UNINITIALIZED_READ and reads_in_vain:
+                facts.harmless = HARMLESS_READ
+            elif facts.kind in RACES.values() and (numbers[ReportField.OTHER], program) in nearly:
+                facts.harmless = NEARLY_ORDERED
             violation = build_violation(facts)
             if isinstance(violation, Violation):
                 violation.is_warning = facts.is_warning
@@ -386,11 +392,6 @@ class CpuLauncher:
             counts = f"{len(values)} values for {len(lowered.parameter_types)} parameters"
             raise UncheckableKernel(f"{launch.kernel}: the checker cannot follow it: {counts}")
         return values, spans
-
-
-def _address_of_bytes(packed: bytes) -> int:
-    """Return the address of bytes, which must live as long as it is used."""
-    return ctypes.cast(ctypes.c_char_p(packed), ctypes.c_void_p).value or 0
 
 
 def _describe_error(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,3 +62,8 @@ def encode_value(value: Any, element: str) -> int:
     if element not in ("f16", "bf16", "f32", "f64"):
         raise UncheckableKernel(f"an argument of type {element}")
     return encode_number(float(value), element)
+
+
+def address_of_bytes(packed: bytes) -> int:
+    """Return the address of bytes, which must live as long as it is used."""
+    return ctypes.cast(ctypes.c_char_p(packed), ctypes.c_void_p).value or 0

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +15,7 @@ from harness.sanitizer.check.program_order import ProgramOrder
 from harness.sanitizer.check.region_tables import RaceShadows, ShadowMemory
 from harness.sanitizer.cpu.abi import MAX_OVERFLOWS, REPORT_SIZE, LaunchField, OverflowField
 from harness.sanitizer.cpu.program_cache import get_jit
+from harness.sanitizer.triton import line_tracing, recorded_reach
 
 _SMALLEST_SCRATCH = 1 << 16
 
@@ -32,6 +37,22 @@ class LauncherState:
         """Read the reports of the last launch."""
         count = int(self.context[LaunchField.REPORT_COUNT])
         return self.reports[:count].tolist() if count else []
+
+    @contextlib.contextmanager
+    def observe_lines(self, kernel: Any, block_lines: Iterable[Any]) -> Iterator[None]:
+        """Trace and record the lines that a launch runs, if a tracer or a record wants them."""
+        is_tracing, is_recording = sys.gettrace() is not None, recorded_reach.is_recording()
+        if not is_tracing and not is_recording:
+            yield
+            return
+        self.ran_flags[:] = 0
+        yield
+        ran = zip(block_lines, self.ran_flags, strict=False)
+        lines = [line for block, has_run in ran if has_run for line in block]
+        if is_recording:
+            recorded_reach.record_reach(kernel, lines)
+        if is_tracing:
+            line_tracing.trace_lines(lines)
 
     def reserve_ran_flags(self, count: int) -> int:
         if len(self.ran_flags) < count:

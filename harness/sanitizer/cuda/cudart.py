@@ -163,7 +163,8 @@ def _list_unanswered_names(toolkit: BuildToolkit) -> list[str]:
     nm = shutil.which("nm")
     if nm is None:
         raise NotReadyError("there is no `nm`, which lists a library's functions: install binutils")
-    real = toolkit.home / "lib" / _NAME
+    places = (toolkit.home / name / _NAME for name in ("lib", "lib64"))
+    real = next(place for place in places if place.exists())
     done = subprocess.run(
         [nm, "-D", "--defined-only", str(real)], capture_output=True, text=True, check=True
     )

@@ -19,6 +19,7 @@ from harness.sanitizer.cuda.fatbin import read_ptx
 from harness.sanitizer.cuda.host_arguments import describe_tensor, iterate_tensors, pack_parameters
 from harness.sanitizer.cuda.kernel_lines import KernelLines, remove_places
 from harness.sanitizer.cuda.kernel_names import find_plain_name, unmangle_name
+from harness.sanitizer.cuda.registers import find_register_refusal
 from harness.sanitizer.device.callers import find_caller
 from harness.sanitizer.device.memory import LEDGER
 from harness.sanitizer.device.record import RECORD
@@ -146,6 +147,8 @@ class HostCalls:
             for observe in tuple(LAUNCH_OBSERVERS):
                 observe(module, launch)
             stack[-1].file = lines.files.get(entry, "")
+            if refusal := find_register_refusal(module, launch):
+                raise refusal
             self.runner.run(module, launch, stack[-1])
             stack[-1].launched.add(find_plain_name(launch.name))
             if recorded_reach.is_recording():

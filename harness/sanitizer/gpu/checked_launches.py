@@ -193,7 +193,8 @@ class CheckedLauncher:
         inductor_source: str = "",
     ) -> Any:
         if recorded_reach.is_recording():
-            frontend.get_binder(kernel).bind(args, options)
+            binder = frontend.get_binder(kernel)
+            binder.record(binder.bind(args, options))
             recorded_reach.record_reach(kernel, ())
         name = str(kernel.fn.__name__)
         summary = self.summaries.count_launch(name, find_place(kernel.fn))

@@ -80,19 +80,20 @@ def list_options_in_ir(kernel: Any) -> tuple[str, ...]:
     How many warps there are is none of it, unless the kernel asks. Example: two configurations of
     an autotuned kernel that differ in `num_warps` alone have one IR.
     """
-    codes = [called.fn.__code__ for called in jit_kernels.collect_called_kernels(kernel)]
-    asks = any(not _WARP_QUERIES.isdisjoint(code.co_names) for code in codes)
-    return (*_PRECISION_OPTIONS, *(["num_warps"] if asks else []))
+    return (*_PRECISION_OPTIONS, *(["num_warps"] if asks_for_warps(kernel) else []))
 
 
-@functools.cache
-def make_option_parser() -> Any:
-    return make_backend(TARGET).parse_options
+def asks_for_warps(function: Any) -> bool:
+    """Return whether a kernel, or a function that one gets as a constant, asks for its threads."""
+    if not isinstance(function, JITCallable):
+        return getattr(function, "__name__", "") in _WARP_QUERIES
+    codes = [called.fn.__code__ for called in jit_kernels.collect_called_kernels(function)]
+    return any(not _WARP_QUERIES.isdisjoint(code.co_names) for code in codes)
 
 
 def check_options(options: dict[str, Any]) -> None:
-    """Raise Triton's own error for options of a launch that it does not take."""
-    known = make_option_parser()(options).__dict__
+    """Raise Triton's own error for options of a launch that it does not take on this card."""
+    known = make_backend(driver.active.get_current_target()).parse_options(options).__dict__
     for name in options:
         if name not in known:
             raise KeyError(f"Keyword argument {name} was specified but unrecognised")

@@ -92,13 +92,15 @@ class CallBinder:
         values, specialized, launch_options = self._bind(*args, **options)
         types = tuple(argument_type for argument_type, _ in specialized)
         constants = tuple(map(_make_constant_key, values.values(), types))
-        named = tuple(
-            (name, launch_options[name]) for name in self._option_names if name in launch_options
-        )
+        names = self._option_names
+        if any(callable(value) and adapter.asks_for_warps(value) for value in values.values()):
+            names = (*names, "num_warps")
+        named = tuple((name, launch_options[name]) for name in names if name in launch_options)
         key = (types, constants, *named)
-        bound = BoundCall(values, types, constants, key, options=named)
-        recorded_launches.record_launch(self._kernel, bound)
-        return bound
+        return BoundCall(values, types, constants, key, options=named)
+
+    def record(self, bound: BoundCall, grid: tuple[int, ...] = ()) -> None:
+        recorded_launches.record_launch(self._kernel, bound, grid)
 
 
 def _make_constant_key(value: Any, argument_type: Any) -> Any:

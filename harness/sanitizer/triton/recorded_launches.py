@@ -14,9 +14,9 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.sanitizer.triton import recorded_reach
 from harness.sanitizer.triton.recorded_reach import RECORD_VARIABLE, KernelReach
@@ -26,6 +26,12 @@ _DTYPE_KEY = "dtype"
 _recorded: set[Any] = set()
 
 
+class TensorSize(NamedTuple):
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchMode:
     """One way to launch a kernel."""
@@ -33,6 +39,9 @@ class LaunchMode:
     kernel: str  # module:name
     types: dict[str, str]  # by parameter, as Triton writes them
     constants: dict[str, Any]  # see `constant_to_json`
+    # Of the first launch of the mode, if it ran under check on a CPU:
+    grid: tuple[int, ...] = ()
+    sizes: dict[str, int | TensorSize] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -44,7 +53,7 @@ class LaunchMode:
         return json.dumps([self.kernel, self.types, words], sort_keys=True)
 
 
-def record_launch(kernel: Any, bound: Any) -> None:
+def record_launch(kernel: Any, bound: Any, grid: tuple[int, ...] = ()) -> None:
     """Append a call's mode to the file, if there is one and JSON can express the call."""
     file = os.environ.get(RECORD_VARIABLE)
     if not file:
@@ -64,7 +73,7 @@ def record_launch(kernel: Any, bound: Any) -> None:
             constants[parameter.name] = constant_to_json(value)
     if not all(isinstance(kind, str) for kind in kinds.values()):
         return  # tuples, descriptors
-    launch_mode = LaunchMode(name, kinds, constants)
+    launch_mode = LaunchMode(name, kinds, constants, grid, _measure_sizes(bound.values))
     try:
         mode_key = launch_mode.key
     except TypeError:
@@ -80,6 +89,17 @@ def record_launch(kernel: Any, bound: Any) -> None:
         if not is_known:
             records.write(_render_mode(launch_mode) + "\n")
             records.flush()
+
+
+def _measure_sizes(values: dict[str, Any]) -> dict[str, int | TensorSize]:
+    sizes: dict[str, int | TensorSize] = {}
+    for name, value in values.items():
+        tensor = getattr(value, "base", value)  # under a reinterpreted one
+        if type(value) is int:
+            sizes[name] = value
+        elif callable(getattr(tensor, "stride", None)):
+            sizes[name] = TensorSize((*tensor.shape,), (*tensor.stride(),), tensor.element_size())
+    return sizes
 
 
 def read_launch_modes(file: Path) -> dict[str, list[LaunchMode]]:
@@ -115,14 +135,28 @@ def merge_records(files: Iterable[Path], package: str) -> str:
 
 
 def _render_mode(mode: LaunchMode) -> str:
-    return json.dumps({"kernel": mode.kernel, "kinds": mode.types, "constants": mode.constants})
+    own: dict[str, Any] = {"kernel": mode.kernel, "kinds": mode.types, "constants": mode.constants}
+    return json.dumps(own | ({"grid": mode.grid, "sizes": mode.sizes} if mode.grid else {}))
 
 
 def _parse_launch_modes(lines: Iterable[str]) -> list[LaunchMode]:
     return [
-        LaunchMode(record["kernel"], dict(record["kinds"]), dict(record["constants"]))
+        LaunchMode(
+            record["kernel"],
+            dict(record["kinds"]),
+            dict(record["constants"]),
+            tuple(record.get("grid", ())),
+            {name: _read_size(size) for name, size in record.get("sizes", {}).items()},
+        )
         for record in recorded_reach.parse_records(lines, of_reach=False)
     ]
+
+
+def _read_size(size: Any) -> int | TensorSize:
+    if isinstance(size, int):
+        return size
+    shape, strides, itemsize = size
+    return TensorSize(tuple(shape), tuple(strides), itemsize)
 
 
 def constant_to_json(value: Any) -> Any:

@@ -25,7 +25,7 @@ from harness.sanitizer.violations.exceptions import (
 from harness.sanitizer.violations.facts import ViolationFacts
 from harness.sanitizer.violations.kinds import ViolationKind
 
-_LAUNCH_LINES = ("{launched}", "{made_of}", "{phase}")
+_LAUNCH_LINES = ("{harmless}", "{launched}", "{made_of}", "{phase}")
 
 
 @dataclass(frozen=True, slots=True)

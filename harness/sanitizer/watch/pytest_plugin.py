@@ -108,9 +108,11 @@ class CheckPlugin:
         from harness.sanitizer.check import session
 
         if self._device == device.VIRTUAL:
+            from harness.sanitizer import plugins
             from harness.sanitizer.device import installation
 
             installation.install_device()
+            plugins.load_plugin("torch").build_cuda_kernels()
         session.preload_checker()
         self._stack.enter_context(session.run_kernels_on_cpu())
 

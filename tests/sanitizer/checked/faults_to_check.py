@@ -5,6 +5,14 @@ import triton.language as tl
 
 
 @triton.jit
+def add_scaled(x, y, out, factor, count, N: tl.constexpr):
+    """Add `x`, and `factor` times `y`, whose lanes from `count` on are masked after the load."""
+    at = tl.arange(0, N)
+    scaled = tl.where(at < count, tl.load(y + at), 0) * factor
+    tl.store(out + at, tl.load(out + at) + tl.load(x + at) + scaled)
+
+
+@triton.jit
 def faulty(source, target, N: tl.constexpr):
     """Read past the end and what nobody wrote; both programs write different values."""
     at = tl.arange(0, 2 * N)

@@ -22,6 +22,11 @@ def store_thread_count(x):
 
 
 @triton.jit
+def store_count_of(x, get_count: tl.constexpr):
+    tl.store(x, get_count())
+
+
+@triton.jit
 def print_numbers(x, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     tl.device_print("value", tl.load(x + at))

@@ -25,6 +25,7 @@ from harness import checking
 from harness.core import code_digest
 from harness.runs.audit import analysis_worker, release_kernels
 from harness.runs.audit.release_kernels import ReleaseKernels
+from harness.sanitizer.cuda import registers
 from harness.sanitizer.gpu import InstrumentationRequest, compiler_hooks
 from harness.sanitizer.llvm import stored_code
 from harness.sanitizer.triton import adapter, frontend
@@ -66,6 +67,11 @@ def make_audit_key() -> str:
         return analysis_worker._make_cache_key(release, kernel, limits)
 
 
+def make_registers_key() -> str:
+    stored_code.hash_host.cache_clear()
+    return registers.make_cache_key(Path(sys.executable), ".version 8.0")
+
+
 CASES = (
     CacheCase(
         "graphs",
@@ -83,6 +89,7 @@ CASES = (
     ),
     CacheCase("kernels of a release", ("harness.runs.audit.release_kernels",), make_release_key),
     CacheCase("audited kernels", ("harness.runs.audit.analysis_worker",), make_audit_key),
+    CacheCase("registers", ("harness.sanitizer.cuda.registers",), make_registers_key),
 )
 
 
@@ -120,8 +127,13 @@ def test_a_byte_where_the_reference_is_asked_is_a_miss(changed_code: ChangedCode
     [
         *((CASES[0], name) for name in ("Python", "adapter")),
         *((CASES[1], name) for name in ("Python", "llvmlite")),
+        *((CASES[-1], name) for name in ("Python", "llvmlite")),
         *((CASES[3], name) for name in ("Python", "torch", "transformers")),
-        *((case, name) for case in CASES[4:] for name in ("Python", "triton", "llvmlite", "torch")),
+        *(
+            (case, name)
+            for case in CASES[4:-1]
+            for name in ("Python", "triton", "llvmlite", "torch")
+        ),
     ],
     ids=str,
 )

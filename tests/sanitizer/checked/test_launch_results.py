@@ -14,11 +14,13 @@ from launches_to_check import (
     double_tuned,
     multiply_tiles,
     print_numbers,
+    store_count_of,
     store_thread_count,
 )
 from operations_to_check import assert_statically, use_missing_name
 from triton import knobs
 from triton.compiler.errors import CompilationError, CompileTimeAssertionFailure
+from triton.language.extra.cuda import num_threads
 from triton.runtime.errors import OutOfResources
 
 from harness import checking
@@ -108,7 +110,15 @@ def test_a_kernel_has_the_threads_that_its_launch_asks_for(warps: int) -> None:
     x = make_numbers(1)
     with check_on_cpu():
         store_thread_count[(1,)](x, num_warps=warps)
-    assert x.tolist() == [32 * warps]
+        store_count_of[(1,)](y := make_numbers(1), num_threads, num_warps=warps)
+    assert x.tolist() == y.tolist() == [32 * warps]
+
+
+def test_a_launch_may_ask_for_what_its_card_has() -> None:
+    x = make_numbers(16)
+    with check_on_cpu():
+        double_numbers[(2,)](x, 16, BLOCK=8, num_ctas=2)  # from sm_90 on
+    assert x.tolist() == [2 * number for number in range(16)]
 
 
 def test_an_option_that_triton_does_not_know_is_its_error() -> None:

@@ -35,13 +35,15 @@ def test_a_counter_under_a_lock_does_not_race() -> None:
     assert count.item() == 5
 
 
-@pytest.mark.parametrize("mistake", ["no lock", "unlocked first", "relaxed"])
-def test_a_lock_that_is_forgotten_is_a_race(mistake: str) -> None:
-    with (
-        pytest.raises(DataRace, match=r"program \(0, 0, 0\) writes and program \(1, 0, 0\)"),
-        check_on_cpu(),
-    ):
+@pytest.mark.parametrize(
+    ("mistake", "is_warning"), [("no lock", False), ("unlocked first", False), ("relaxed", True)]
+)
+def test_a_lock_that_is_forgotten_is_a_race(mistake: str, is_warning: bool) -> None:
+    words = r"program \(0, 0, 0\) writes and program \(1, 0, 0\)"
+    with pytest.raises(DataRace, match=words) as caught, check_on_cpu():
         count_under_a_lock[(5,)](make_zeros(1), make_zeros(1), MISTAKE=mistake)
+    assert caught.value.is_warning is is_warning
+    assert ("a warning: atomics order it, but relaxed ones" in str(caught.value)) is is_warning
 
 
 def test_a_lock_of_another_program_orders_nothing() -> None:

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 import torch
 from checks import make_numbers
-from faults_to_check import add_beside, faulty, wrapped_index
+from faults_to_check import add_beside, add_scaled, faulty, wrapped_index
 
 from harness import checking
 from harness.checking import Check
@@ -39,6 +39,23 @@ def test_all_faults_of_a_launch_are_reported_with_a_line_each() -> None:
     assert len(notes) == 3
     assert any("uninitialized memory: source" in note for note in notes)
     assert any("write different values to target" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("factor", "count", "is_warning"), [(0.0, 8, True), (1.0, 4, True), (1.0, 8, False)]
+)
+def test_a_read_that_changes_no_result_is_a_warning(
+    factor: float, count: int, is_warning: bool
+) -> None:
+    with checking.checked("cpu", max_reports=8) as check:
+        x, y, out = torch.ones(8), torch.empty(8), torch.ones(8)
+        y[:4] = 3.0
+        add_scaled[(1,)](x, y, out, factor, count, N=8)
+        [error] = check.launches.errors
+        check.discard_errors()
+    assert "uninitialized memory: y, index 4" in str(error)
+    assert error.is_warning is is_warning  # type: ignore[attr-defined]
+    assert out.tolist()[:4] == [2 + 3 * factor] * 4  # the launch counts once
 
 
 def test_a_launch_goes_on_behind_its_reports() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import re
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +16,12 @@ from ptx_kernels import HEAD
 from harness.releases import cuda_toolkit
 from harness.sanitizer.cuda import cudart
 from harness.sanitizer.cuda.host_calls import HostCalls
+from harness.sanitizer.cuda.kernel_lines import KernelLines
+from harness.sanitizer.cuda.registers import find_register_refusal
 from harness.sanitizer.device.cards import get_card
 from harness.sanitizer.ptx.executor import load_module
-from harness.sanitizer.violations.exceptions import OutOfBounds
+from harness.sanitizer.ptx.launch import CudaLaunch
+from harness.sanitizer.violations.exceptions import LaunchRefused, OutOfBounds
 
 
 @pytest.mark.parametrize("is_violation", [True, False], ids=["violation", "refused by host code"])
@@ -37,6 +43,42 @@ def test_an_error_of_one_call_is_not_the_next_ones(
         calls.run("jit:bad", (), set(), launch_and_fail, ())
     assert taken == ["last error"]
     assert calls._stack == []
+
+
+def make_wide_kernel(words: str = "") -> str:
+    """Write a kernel whose threads hold 90 numbers at once."""
+    loads = [f"ld.global.f32 %f{place}, [%rd1+{4 * place}];" for place in range(90)]
+    stores = [f"st.global.f32 [%rd1+{4 * place}], %f{89 - place};" for place in range(90)]
+    body = "\n".join([*loads, "bar.sync 0;", *stores])
+    return (
+        f"{HEAD}.visible .entry wide(.param .u64 p)\n{words}\n{{\n.reg .b64 %rd<2>;\n"
+        f".reg .f32 %f<90>;\nld.param.u64 %rd1, [p];\n{body}\nret;\n}}\n"
+    )
+
+
+def test_a_block_with_more_registers_than_the_card_has_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cudart, "take_last_error", lambda: 0)
+    module = load_module(make_wide_kernel())
+    launch = functools.partial(CudaLaunch, "wide", "wide", (1, 1, 1))
+    rest = 0, b"", (), lambda address: None
+    words = r"wide: 1024 threads with \d+ registers each, and the card has 65536 for a block"
+    refusal = find_register_refusal(module, launch((1024, 1, 1), *rest))
+    assert re.fullmatch(words, str(refusal))
+    calls, size = HostCalls(), cudart._Dimensions(1, 1, 1)
+    calls._lines[1, ""] = KernelLines([module.text])
+    calls._modules[1, ""] = [module]
+    address = ctypes.c_uint64()
+    arguments = (ctypes.c_void_p * 1)(ctypes.addressof(address))
+    sizes = 0, 0, size, cudart._Dimensions(1024, 1, 1), size, 0
+    raw = cudart.RawLaunch(b"wide", 1, arguments, *sizes)
+    with pytest.raises(LaunchRefused, match="1024 threads with"):
+        calls.run("f", (), set(), lambda: calls.launch(SimpleNamespace(contents=raw)), ())
+    assert find_register_refusal(module, launch((256, 1, 1), *rest)) is None
+    assert find_register_refusal(module, launch((512, 1, 1), *rest)) is None  # 96 registers fit
+    bounded = load_module(make_wide_kernel(" .maxntid 1024, 1, 1"))
+    assert find_register_refusal(bounded, launch((1024, 1, 1), *rest)) is None
 
 
 def load_library(folder: Path, launch: Any, most_threads: int = 0) -> tuple[Any, ctypes.c_char_p]:
