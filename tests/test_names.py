@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("harness", "reports", "fixtures", "suites", "tests", "bench")
 # Stand-ins for modules of SGLang and other packages, under the names that those give.
-STAND_INS = ("standins", "tests/toy/", "bench/small/")
+STAND_INS = ("standins", "tests/toy/")
 # Irregular participles and past forms, which name neither an action nor its object.
 IRREGULAR = """
     became began begun born bound brought built came caught chose chosen come cut done drawn drew
