@@ -140,25 +140,6 @@ def test_a_race_among_a_million_programs_is_found() -> None:
         session.discard_errors()
 
 
-@pytest.mark.parametrize("kind", [torch.int32, torch.float16, torch.bfloat16, torch.float32])
-def test_an_uninitialized_read_is_reported(kind: torch.dtype) -> None:
-    message = r"copy read uninitialized memory: source, index (1[6-9]|2[0-3])"
-    target = torch.zeros(24, dtype=kind, device="cuda")
-    with check_on_gpu() as session:
-        source = torch.empty(24, dtype=kind, device="cuda")
-        source[:16] = 1
-        known.copy[(2,)](source, target, 24, 0, BLOCK=8)
-        known.copy[(3,)](source, target, 16, 0, BLOCK=8)
-        with pytest.raises(UninitializedMemory, match=message):
-            known.copy[(3,)](source, target, 24, 0, BLOCK=8)
-        source[16:] = torch.ones(8, device="cuda")
-        known.copy[(3,)](source, target, 24, 0, BLOCK=8)
-        session.mark_uninitialized(source)
-        with pytest.raises(UninitializedMemory):
-            known.copy[(3,)](source, target, 24, 0, BLOCK=8)
-        session.discard_errors()
-
-
 def test_a_graph_reads_what_was_written_before_its_replay() -> None:
     with check_on_gpu() as session:
         source = torch.empty(64, dtype=torch.float32, device="cuda")
