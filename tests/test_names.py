@@ -31,7 +31,7 @@ METHODS = {"cut", "let", "put", "read", "run", "set", "split"}
 # A function behind one of these is a value or an operation, known by its noun or by its operator: a
 # pytest fixture, a Hypothesis strategy, a Triton kernel, a formula of the zoo, a stand-in.
 NOUN_DECORATORS = re.compile(
-    r"\.?(fixture|composite|jit|formula|stand_in|_is_native_of|_register_shapes|_register_kernel)\b"
+    r"\.?(fixture|composite|jit|formula|stand_in|_is_native_of|register_shapes|_register_kernel)\b"
 )
 # Functions that lm-eval's task files name.
 TASK_FUNCTIONS = "fixtures/tasks/items.py"
