@@ -10,11 +10,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import kernels_to_check as known
 import pytest
+import tiles
 import torch
 import triton
 import triton.language as tl
 from hypothesis import given, settings
+from test_instrumentation import product
 
 from harness import checking
 from harness.checking import (
@@ -26,10 +29,6 @@ from harness.core import paths
 from harness.sanitizer.gpu import compiler_hooks
 
 FOLDERS = [Path(__file__).parents[1] / name for name in ("checked", "compiled")]
-sys.path[:0] = map(str, FOLDERS)
-import kernels_to_check as known  # noqa: E402
-import tiles  # noqa: E402
-from test_instrumentation import product  # noqa: E402
 
 pytestmark = pytest.mark.needs_cuda
 
