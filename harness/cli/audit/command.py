@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "unfix audit [TARGET…] [--release R | --from PATH] [OPTIONS]\n"
         "       unfix audit [TARGET…] [--from CHECKOUT] --diff A..B\n"
         "       unfix audit [TARGET…] --upstream N\n"
-        "       unfix audit --again RECORD [--device cuda [--known RECORD]] [--for TIME]"
+        "       unfix audit --again RECORD [--device cuda] [--for TIME]"
     )
     parser.add_argument(
         "targets",
@@ -68,13 +68,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RECORD",
         help="the findings of this record are ranked anew, and nothing is read; with --device cuda "
         "they are run as well",
-    )
-    parser.add_argument(
-        "--known",
-        type=Path,
-        metavar="RECORD",
-        help="with --again: what this record, of such a GPU, says of the same launches stands; the "
-        "rest and what it had no time for is run",
     )
     parser.add_argument(
         "--for",
