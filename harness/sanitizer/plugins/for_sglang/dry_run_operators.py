@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from harness.sanitizer.plugins.for_sglang import draft_tree_shapes, sparse_attention_shapes
-from harness.sanitizer.plugins.for_sglang.sparse_attention_shapes import SHAPES, register_shapes
+from harness.sanitizer.plugins.for_sglang.sparse_attention_shapes import register_shapes
 
+SHAPES = sparse_attention_shapes.SHAPES
 SHAPES.update(draft_tree_shapes.SHAPES)
 
 # They write floats into tensors that they are given, and return nothing.
