@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("harness", "reports", "fixtures", "suites", "tests", "bench")
 # Stand-ins for modules of SGLang and other packages, under the names that those give.
-STAND_INS = ("standins", "tests/toy/", "bench/small/")
+STAND_INS = ("standins", "tests/toy/")
 # Irregular participles and past forms, which name neither an action nor its object.
 IRREGULAR = """
     became began begun born bound brought built came caught chose chosen come cut done drawn drew
@@ -31,7 +31,7 @@ METHODS = {"cut", "let", "put", "read", "run", "set", "split"}
 # A function behind one of these is a value or an operation, known by its noun or by its operator: a
 # pytest fixture, a Hypothesis strategy, a Triton kernel, a formula of the zoo, a stand-in.
 NOUN_DECORATORS = re.compile(
-    r"\.?(fixture|composite|jit|formula|stand_in|_is_native_of|_register_shapes|_register_kernel)\b"
+    r"\.?(fixture|composite|jit|formula|stand_in|_is_native_of|register_shapes|_register_kernel)\b"
 )
 # Functions that lm-eval's task files name.
 TASK_FUNCTIONS = "fixtures/tasks/items.py"

@@ -54,12 +54,12 @@ def is_cpp_path(module: str) -> bool:
     return module.endswith(CPP_SUFFIXES)
 
 
-def tokenize_text(text: str, start: int = 0, end: int | None = None) -> list[CppToken]:
+def tokenize_text(text: str) -> list[CppToken]:
     """Return the tokens of a text; a preprocessor line is one token."""
     found = []
-    position, last = start, len(text) if end is None else end
-    while position < last:
-        match = _TOKEN.match(text, position, last)
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
         if match is None:
             raise ValueError(f"no token of C++ at {text[position : position + 20]!r}")
         kind = match.lastgroup or "sign"

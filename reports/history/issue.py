@@ -31,7 +31,7 @@ def render_issue(line: Timeline, evidence: FailureEvidence, search: str, view: H
         f"**{escape_text(to_single_line(message, 400))}**",
         _render_block("Example", evidence.example),
         _render_block("The end of the output", evidence.tail),
-        _render_place(line, view),
+        _render_place(line),
         _render_since(line, view),
         _render_block("Run it again", evidence.replay_command),
         f"## How flaky\n\n{_capitalize_text(escape_text(history_view.describe_flakiness(line)))}.",
@@ -49,7 +49,7 @@ def _render_block(head: str, text: str) -> str:
     return f"## {head}\n\n{render_code_block(text)}" if text.strip() else ""
 
 
-def _render_place(line: Timeline, view: HistoryView) -> str:
+def _render_place(line: Timeline) -> str:
     item, last = line.item, line.informative_points[-1].main_observation
     facts = dict([("release", item.release), ("device", item.device), *item.details])
     facts |= {"ran with": history_view.describe_versions(last.versions), "run": last.run_id}

@@ -11,10 +11,9 @@ import pytest
 
 from harness.cli.main import main
 from harness.core import machine
-from harness.core.errors import UnfixError
 from harness.core.outcomes import Verdict
 from harness.runs.audit import audit_record, gpu_confirmation
-from harness.runs.audit.findings import CONFIRMED, CONFIRMED_IN_PART, NO_TIME, PASSED_AT_THRESHOLD
+from harness.runs.audit.findings import CONFIRMED, CONFIRMED_IN_PART, PASSED_AT_THRESHOLD
 from harness.runs.audit.release_audit import ReleaseAudit
 
 ON_H200 = f"{CONFIRMED} on an NVIDIA H200"
@@ -74,13 +73,6 @@ def test_a_record_is_ranked_anew_without_reading_its_release(
     assert "has expired" not in shown.err  # a record is without exempt findings
 
 
-def test_what_is_known_is_known_of_another_record(
-    record: Path, on_an_h200: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["audit", "--device", "cuda", "--known", str(record)]) == 2
-    assert "say --again as well" in capsys.readouterr().err
-
-
 def test_what_a_gpu_showed_is_said(
     small: ReleaseAudit, release: Path, on_an_h200: pytest.MonkeyPatch
 ) -> None:
@@ -130,44 +122,6 @@ def test_a_launch_that_passes_there_leaves_arithmetic_alone(
     assert (second.verdict, second.findings) == (Verdict.CANNOT_TELL, ())
     by_arithmetic = "line 46 overflows by arithmetic (from tokens = 524,289 on)"
     assert second.reasons == (f"{by_arithmetic}; the launch passes on an NVIDIA H200",)
-
-
-def test_what_an_earlier_run_showed_stands_and_what_it_had_no_time_for_is_run(
-    small: ReleaseAudit, release: Path, on_an_h200: pytest.MonkeyPatch
-) -> None:
-    first, second, third, fourth, fifth, *more = small.findings
-    earlier = {
-        first: dataclasses.replace(first, confirmed=ON_H200, on_gpu="NVIDIA H200"),
-        second: dataclasses.replace(second, on_gpu="NVIDIA H200: its tensors take 200 GiB"),
-        third: dataclasses.replace(third, on_gpu=f"NVIDIA H200: {NO_TIME}"),
-        fourth: dataclasses.replace(fourth, on_gpu="NVIDIA H100: at it passes"),
-        fifth: dataclasses.replace(fifth, trials=fifth.trials[::-1], on_gpu="NVIDIA H200"),
-    }
-    kernels = (
-        dataclasses.replace(
-            kernel, findings=tuple(earlier.get(one, one) for one in kernel.findings)
-        )
-        for kernel in small.kernels
-    )
-    known = dataclasses.replace(small, kernels=tuple(kernels))
-
-    def answers(asked: list[Any], *how: Any) -> Any:
-        assert asked == [third, fourth, fifth, *more]
-        return [(0, CONFIRMED), (1, "at it passes"), (2, "loses the device")]
-
-    on_an_h200.setattr(gpu_confirmation, "_iterate_results", answers)
-    found = gpu_confirmation.confirm_on_gpu(small, release, 1, 1.0, lambda said: None, known)
-    assert found.findings[:5] == [
-        earlier[first],
-        earlier[second],
-        dataclasses.replace(third, confirmed=ON_H200, on_gpu="NVIDIA H200"),
-        dataclasses.replace(fourth, on_gpu="NVIDIA H200: at it passes"),
-        dataclasses.replace(fifth, on_gpu="NVIDIA H200: loses the device"),
-    ]
-    with pytest.raises(UnfixError, match="--known is of other, and --again of small"):
-        gpu_confirmation.confirm_on_gpu(
-            small, release, 1, 1.0, lambda said: None, dataclasses.replace(known, release="other")
-        )
 
 
 def test_a_report_to_upstream_says_where_it_was_run(small: ReleaseAudit) -> None:

@@ -112,19 +112,6 @@ def test_a_run_that_was_stopped_says_what_it_came_to_and_no_more(nights: Simulat
     assert nights.line("27338 ").state is State.NOT_RUN
 
 
-def test_a_run_that_says_running_and_whose_process_is_gone_was_stopped(
-    nights: SimulatedNights,
-) -> None:
-    name = nights.prove(0, {"27460": "o"})
-    change = "UPDATE runs SET status = 'running', process = ? WHERE id = ?"
-    nights.store.db.execute(change, (f"{get_boot_id()} 999999999 1", name))
-    assert nights.history().nights[0].stopped == [name]
-
-
-def get_boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
 def test_a_night_in_which_nothing_came_to_an_end_is_the_newest(nights: SimulatedNights) -> None:
     nights.prove(0, {"27460": "x"})
     nights.prove(1, {"27460": "-"}, status=RunStatus.STOPPED)

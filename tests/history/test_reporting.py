@@ -99,12 +99,6 @@ def test_a_clock_that_is_wrong_is_told_and_left_out(
     assert f"the start of {none} is 'yesterday', which is no time" in output
 
 
-def test_a_store_of_another_format(nights: SimulatedNights, capsys: Output) -> None:
-    nights.store.db.execute("PRAGMA user_version = 99")
-    assert report_nights(nights) == 3
-    assert "another version of unfix" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import PATIENCE_SECONDS, is_alive
+from calling import PATIENCE_SECONDS
 from driving import Drive, make_cell
 from fixture_types import Patch
 
@@ -42,22 +42,6 @@ def test_each_end_has_its_name_and_none_hides_another(drive: Drive) -> None:
     assert hows["below"] == "exit code 134: SIGABRT below a shell"
     assert hows["odd"] == "exit code 7"
     assert hows["hang"] == "ran past its limit of 1 s"
-
-
-@pytest.mark.parametrize(("ends", "word"), [("; sleep 611", "hang"), ("", "passed")])
-def test_no_process_of_a_cell_outlives_it(drive: Drive, ends: str, word: str) -> None:
-    """Its process group and processes outside of it are gone."""
-    script = f"setsid sleep 611 & echo $! > {drive.flag('pid')}{ends}"
-    drive.write(make_cell("cell", script, limit=5.0 if ends else PATIENCE_SECONDS))
-    assert drive.run() == (1 if ends else 0)
-    assert drive.words() == {"cell": word}
-    assert not is_alive(int(drive.flag("pid").read_text()))
-
-
-def test_a_cell_has_a_process_group_of_its_own(drive: Drive) -> None:
-    drive.write(make_cell("group", "ps -o pgid= -p $$"))
-    assert drive.run() == 0
-    assert int(drive.newest().cells[0].attempts[0].output) != os.getpgid(0)
 
 
 def test_a_command_that_is_not_here_is_not_ready_and_that_alone_ends_with_3(drive: Drive) -> None:

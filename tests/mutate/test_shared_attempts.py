@@ -73,18 +73,6 @@ def test_each_death_costs_one_process_and_no_other_attempt(mutate: Mutate) -> No
     }
 
 
-def test_names_and_containers_of_a_module_are_as_before_the_fault(mutate: Mutate) -> None:
-    """The fault passes its guard and would fail the others: it changes what they read."""
-    leak = "global ROOM; ROOM = 0; SEEN['room'] = 0\n    return rows * topk"
-    leaks = mutate.fault("width", "return rows * topk", leak)
-    passes = mutate.fault("unread", "rows + ROOM", "ROOM + rows")
-    mutate.file.write_text(mutate.file.read_text() + "\n\nSEEN = {}\n")
-    guards = GUARDS.replace('note("room")', "note('room'); assert not sizes.SEEN")
-    fates = run_shared(mutate, guards)
-    assert fates[leaks.id]["fate"] == "survived"
-    assert fates[passes.id]["fate"] == "survived"
-
-
 def test_what_cannot_be_put_back_kills_no_later_fault(mutate: Mutate) -> None:
     """The fault changes an attribute of a function, which no state lists; its guard passes.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -38,22 +37,6 @@ def test_a_saved_evaluation_is_read_whole(tmp_path: Path) -> None:
     EvalTable(store).save(evaluation)
     with pytest.raises(UnfixError, match="more than one"):
         EvalTable(store).get("eval-2026")
-
-
-def test_an_evaluation_of_a_dead_process_is_stopped(tmp_path: Path) -> None:
-    file = tmp_path / "a.sqlite"
-    evaluation = make_fine_evaluation()
-    evaluation.status = RunStatus.RUNNING
-    pid = os.fork()
-    if not pid:
-        EvalTable(Store(file)).save(evaluation)
-        os._exit(0)
-    os.waitpid(pid, 0)
-    store = Store(file)
-    assert EvalTable(store).list_runs()[0].status == RunStatus.STOPPED
-    assert EvalTable(store).get(evaluation.id).status == RunStatus.STOPPED
-    EvalTable(store).save(evaluation)
-    assert EvalTable(store).get(evaluation.id).status == RunStatus.RUNNING
 
 
 def report_store(store: Path, *names: str, **options: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from harness.cli import options
+from harness.cli import options, run_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "unfix audit [TARGET…] [--release R | --from PATH] [OPTIONS]\n"
         "       unfix audit [TARGET…] [--from CHECKOUT] --diff A..B\n"
         "       unfix audit [TARGET…] --upstream N\n"
-        "       unfix audit --again RECORD [--device cuda [--known RECORD]] [--for TIME]"
+        "       unfix audit --again RECORD [--device cuda] [--for TIME]"
     )
     parser.add_argument(
         "targets",
@@ -70,13 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "they are run as well",
     )
     parser.add_argument(
-        "--known",
-        type=Path,
-        metavar="RECORD",
-        help="with --again: what this record, of such a GPU, says of the same launches stands; the "
-        "rest and what it had no time for is run",
-    )
-    parser.add_argument(
         "--for",
         dest="budget",
         default="10m",
@@ -85,10 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--all", action="store_true", help="list every finding and every kernel")
     parser.add_argument("-j", "--jobs", type=int, default=2, metavar="N", help="processes (2)")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="the page, in one file")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="for a job's summary")
+    run_output.add_arguments(parser, junit=False)
     parser.add_argument("--sarif", type=Path, metavar="FILE", help="for code scanning")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="all of it as JSON, to keep")
     options.add_json(parser)
 
 

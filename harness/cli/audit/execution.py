@@ -44,7 +44,6 @@ class AuditOptions:
     exemptions: Path
     on_gpu: bool
     record: Path | None  # a record with findings to run again
-    known_record: Path | None
     gpu_seconds: float
     jobs: int
     upstream: int | None
@@ -66,10 +65,6 @@ def parse_options(arguments: argparse.Namespace) -> AuditOptions:
     if arguments.again and (arguments.targets or arguments.diff):
         raise UnfixError(
             "--again RECORD says which findings there are: give no TARGET and no --diff"
-        )
-    if arguments.known and not (arguments.again and arguments.device == "cuda"):
-        raise UnfixError(
-            "--known RECORD belongs to --device cuda --again RECORD: say --again as well"
         )
     earlier, separator, later = arguments.diff.partition("..")
     if arguments.diff and not (earlier and (later or arguments.place)):
@@ -95,7 +90,6 @@ def parse_options(arguments: argparse.Namespace) -> AuditOptions:
         exemptions=arguments.exceptions or exemptions.find_default_path(),
         on_gpu=arguments.device == "cuda",
         record=arguments.again,
-        known_record=arguments.known,
         gpu_seconds=options.parse_budget(arguments.budget, "--for"),
         jobs=arguments.jobs,
         upstream=arguments.upstream,
@@ -203,9 +197,8 @@ def _audit_requested_trees(chosen: AuditOptions) -> ReleaseAudit:
         return audit
     place = None if chosen.difference else chosen.folder
     tree = open_tree(chosen.difference[1] if chosen.difference else audit.release, place)
-    known = audit_record.read_record(chosen.known_record) if chosen.known_record else None
     return gpu_confirmation.confirm_on_gpu(
-        audit, get_tree_path(tree), chosen.jobs, chosen.gpu_seconds, options.report_status, known
+        audit, get_tree_path(tree), chosen.jobs, chosen.gpu_seconds, options.report_status
     )
 
 

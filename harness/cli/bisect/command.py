@@ -116,9 +116,7 @@ def _add_shared_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", nargs="?", const="", metavar="ID", help="go on with a search")
     parser.add_argument("--replay", metavar="ID", help="a stored search or a record again, unrun")
     options.add_toggle_folders(parser)
-    parser.add_argument("--html", type=Path, metavar="FILE", help="the page, in one file")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="for a job's summary")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="all of it as JSON, to keep")
+    run_output.add_arguments(parser, junit=False)
     options.add_json(parser)
 
 

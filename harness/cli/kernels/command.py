@@ -81,9 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="end a build that takes longer, and name it (default: SGLang's own limit)",
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="the page, in one file")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="for a job's summary")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="all of it as JSON, to keep")
+    run_output.add_arguments(parser, junit=False)
     options.add_json(parser)
 
 

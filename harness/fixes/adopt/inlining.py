@@ -31,7 +31,7 @@ def inline_helpers(
     """Replace these names by their definitions, where those are simple."""
     result = list(source_tokens)
     for name in names:
-        meant = _find_definition(name, module, text, tree)
+        meant = _find_definition(name, text, tree)
         if meant is None:
             continue
         parameters, body = meant
@@ -56,7 +56,7 @@ def inline_helpers(
 
 
 def _find_definition(
-    name: str, module: str, text: str, tree: SourceTree, depth: int = 2
+    name: str, text: str, tree: SourceTree, depth: int = 2
 ) -> tuple[list[str] | None, list[CodeToken]] | None:
     for node in ast.parse(text).body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant):
@@ -74,7 +74,7 @@ def _find_definition(
             source = tree.read(node.module)
             if source is None:
                 return None
-            return _find_definition(name, node.module, source.text, tree, depth - 1)
+            return _find_definition(name, source.text, tree, depth - 1)
     return None
 
 

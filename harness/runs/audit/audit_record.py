@@ -1,4 +1,4 @@
-"""An audit as JSON, printed by `--json`, written by `--record`, read by `--again` and `--known`."""
+"""An audit as JSON, printed by `--json`, written by `--record`, read by `--again`."""
 
 from __future__ import annotations
 

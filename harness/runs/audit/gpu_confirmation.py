@@ -3,8 +3,7 @@
 Each finding has two launches: the largest passing size, and the threshold. Invariant: a GPU
 confirms a finding only if the launch at the threshold shows it. Example: `row * 4096` in int32 is
 launched with 524,288 rows, which pass, and with 524,289, whose last row begins at 2**31. If both
-pass, a finding by arithmetic alone becomes a reason why its kernel is unknown. Results of an
-earlier run on the same kind of GPU (`--known`) are reused if the launches are the same.
+pass, a finding by arithmetic alone becomes a reason why its kernel is unknown.
 """
 
 from __future__ import annotations
@@ -18,11 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.core import machine, paths
-from harness.core.errors import NotReadyError, UnfixError
+from harness.core.errors import NotReadyError
 from harness.patching.child_environment import SINGLE_THREAD, ChildEnvironment
 from harness.runs.audit.findings import (
     CONFIRMED,
-    NO_TIME,
     AuditFinding,
     KernelAudit,
     judge_kernel,
@@ -40,7 +38,6 @@ def confirm_on_gpu(
     jobs: int,
     seconds: float,
     report: Callable[[str], None],
-    earlier_audit: ReleaseAudit | None = None,
 ) -> ReleaseAudit:
     machine.require_device("cuda")
     if importlib.util.find_spec("torch") is None:
@@ -49,8 +46,7 @@ def confirm_on_gpu(
             "torch and Triton for this GPU"
         )
     name = machine.describe_gpus().split(",")[0]
-    known = _find_known_results(earlier_audit, audit, name) if earlier_audit is not None else {}
-    pending = [each for each in audit.findings if each.trials and _make_id(each) not in known]
+    pending = [each for each in audit.findings if each.trials]
     report(f"running {len(pending)} findings on one {name}")
     results: dict[FindingId, str] = {}
     for index, result in _iterate_results(pending, location, jobs, seconds):
@@ -59,10 +55,6 @@ def confirm_on_gpu(
             report(f"{len(results)} of {len(pending)} findings")
 
     def apply_result(finding: AuditFinding) -> AuditFinding:
-        if earlier := known.get(_make_id(finding)):
-            is_confirmed = earlier.confirmed.endswith(name)
-            confirmed = earlier.confirmed if is_confirmed else finding.confirmed
-            return replace(finding, confirmed=confirmed, on_gpu=earlier.on_gpu)
         result = results.get(_make_id(finding), "its launch was not kept")
         if result.startswith(CONFIRMED):
             on_gpu = result.replace(CONFIRMED, name, 1)
@@ -77,22 +69,6 @@ def confirm_on_gpu(
         return replace(kernel, findings=findings, reasons=reasons, verdict=verdict)
 
     return replace(audit, kernels=tuple(map(judge, audit.kernels)), gpu=machine.describe_machine())
-
-
-def _find_known_results(
-    earlier_audit: ReleaseAudit, audit: ReleaseAudit, gpu_name: str
-) -> dict[FindingId, AuditFinding]:
-    """Find the earlier findings with the same launches on the same kind of GPU."""
-    if earlier_audit.release != audit.release:
-        raise UnfixError(f"--known is of {earlier_audit.release}, and --again of {audit.release}")
-    trials = {_make_id(finding): finding.trials for finding in audit.findings}
-    return {
-        _make_id(finding): finding
-        for finding in earlier_audit.findings
-        if finding.on_gpu.startswith(gpu_name)
-        and not finding.on_gpu.endswith(NO_TIME)
-        and trials.get(_make_id(finding)) == finding.trials
-    }
 
 
 def _make_id(finding: AuditFinding) -> FindingId:

@@ -8,7 +8,7 @@ needs the smallest share of a limit counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,14 +136,8 @@ def _iterate_recorded_parameters(
             yield parameters
 
 
-def analyze_kernel(
-    release: LazyRelease,
-    kernel: SourceKernel,
-    limits: SizeLimits,
-    known_thresholds: Mapping[FileLine, int] | None = None,
-) -> KernelReading:
-    """Audit a kernel in all modes; a line with a known threshold only if it overflows earlier."""
-    known = known_thresholds or {}
+def analyze_kernel(release: LazyRelease, kernel: SourceKernel, limits: SizeLimits) -> KernelReading:
+    """Audit a kernel in all modes."""
     reading = KernelReading()
     for case in iterate_cases(release, kernel, limits, reading):
         overflows, reasons = find_overflow_findings(case, kernel.module)
@@ -153,7 +147,6 @@ def analyze_kernel(
             (finding, loads)
             for finding, loads in overflows
             if reading.is_nearer(finding, is_recorded)
-            and finding.threshold < known.get(finding.line_key, finding.threshold + 1)
         ]
         loaded, _ = reading.cases[-1]
         for finding in overflow_runs.confirm_findings(loaded, case, nearer):

@@ -9,7 +9,6 @@ the result with simulated runs.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 from harness.core.outcomes import Verdict
@@ -34,17 +33,6 @@ DROP_STEP = 0.001  # the resolution of drops
 MIN_ODDS = 1e-9  # less likely courses count as `cannot tell`
 
 
-@dataclass(frozen=True)
-class VerdictOdds:
-    """The probabilities of the verdicts of a comparison with a given drop."""
-
-    odds_by_verdict: dict[Verdict, float]
-    average_items: float  # items until the verdict
-
-    def __getitem__(self, verdict: Verdict) -> float:
-        return self.odds_by_verdict[verdict]
-
-
 def compute_verdict_odds(
     drop: float,
     items: int = DEFAULT_ITEMS,
@@ -52,7 +40,7 @@ def compute_verdict_odds(
     churn: float = 0.0,
     *,
     tolerance: float = TOLERANCE,
-) -> VerdictOdds:
+) -> dict[Verdict, float]:
     """Compute the odds of each verdict within so many items, with a check after each batch.
 
     `churn` is the share of items that flips at random, half each way; `drop` is added to it.
@@ -63,18 +51,17 @@ def compute_verdict_odds(
     wealth = compute_required_log_wealth(comparison_count)
     ends = dict.fromkeys(ACCURACY_VERDICTS, 0.0)
     courses = {(0, 0): 1.0}
-    total, average = 0, 0.0
+    total = 0
     while total < items:
         size = min(BATCH_ITEMS, items - total)
         total += size
-        average += size * sum(courses.values())
         courses = _advance_courses(courses, _compute_batch_odds(size, losing, gaining))
         for course in list(courses):
             verdict = _decide_cached(*course, total, wealth, tolerance)
             if verdict is not Verdict.CANNOT_TELL:
                 ends[verdict] += courses.pop(course)
     ends[Verdict.CANNOT_TELL] = 1 - sum(ends.values())
-    return VerdictOdds(ends, average)
+    return ends
 
 
 def _advance_courses(

@@ -31,7 +31,7 @@ class LaunchComparison:
     why: str = ""
 
 
-def describe_parameter_change(earlier: Any, later: Any, launch: CapturedLaunch) -> str:
+def describe_parameter_change(later: Any, launch: CapturedLaunch) -> str:
     """Return why a launch of the earlier kernel is none of the later one; '' if it is one."""
     parameters = inspect.signature(later.fn).parameters
     required = [

@@ -148,7 +148,7 @@ def _compare_kernel(
     for launch in launches:
         if time.process_time() - started > STOP_SECONDS:
             break
-        why = kernel_replay.describe_parameter_change(earlier, later, launch)
+        why = kernel_replay.describe_parameter_change(later, launch)
         found = (
             kernel_replay.LaunchComparison(KernelAnswer.NOT_COMPARED, why)
             if why

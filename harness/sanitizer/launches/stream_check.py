@@ -36,7 +36,6 @@ class StreamCheck:
         self._may_reuse = may_reuse
         self._freed: list[FreedTooEarly] = []
         self._reported: set[tuple[str, str, object, object]] = set()
-        self.conflicts_checked = 0
 
     def add_launch(self, launch: DeviceLaunch, accesses: list[MemoryAccess]) -> None:
         for access in accesses:

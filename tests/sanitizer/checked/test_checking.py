@@ -157,24 +157,6 @@ def test_an_error_that_the_code_under_test_catches_is_raised_at_the_end() -> Non
 # Access rules
 
 
-def test_an_access_rule_excludes_the_next_programs_row() -> None:
-    rows = torch.zeros((3, 8), dtype=torch.int32)
-    with check_on_cpu() as session:
-        session.allow(rows, write=lambda x, y, z: x)
-        copy[(3,)](make_numbers(24), rows, 24, 0, BLOCK=8)
-        with pytest.raises(
-            AccessRuleViolation, match=r"copy wrote target\[1, 0\], outside of what pr"
-        ):
-            copy[(2,)](make_numbers(24), rows, 24, 0, BLOCK=16)
-        session.discard_errors()
-        session.allow(rows, write=lambda x, y, z: ... if x < 2 else None)
-        with pytest.raises(
-            AccessRuleViolation, match=r"target\[2, 0\], outside of what program \(2"
-        ):
-            copy[(3,)](make_numbers(24), rows, 24, 0, BLOCK=8)
-        session.discard_errors()
-
-
 def test_a_rule_for_an_argument_gets_the_launch_and_ends_with_it() -> None:
     with check_on_cpu() as session:
         session.allow_argument(

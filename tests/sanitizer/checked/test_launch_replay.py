@@ -143,9 +143,9 @@ def test_a_report_of_the_earlier_version_is_no_news(folder: Path) -> None:
 def test_a_new_parameter_is_named(folder: Path) -> None:
     run_launch(8)
     (captured,) = launch_capture.list_captured(folder, NAME)
-    why = kernel_replay.describe_parameter_change(kernels.scale, kernels.scale_and_shift, captured)
+    why = kernel_replay.describe_parameter_change(kernels.scale_and_shift, captured)
     assert why == "its parameters changed: shift is new"
-    same = kernel_replay.describe_parameter_change(kernels.scale, kernels.scale_renamed, captured)
+    same = kernel_replay.describe_parameter_change(kernels.scale_renamed, captured)
     assert same == ""
 
 

@@ -8,7 +8,6 @@ from cpu_runs import (
     int32_zeros,
     run_checked,
     run_on_cpu,  # noqa: F401
-    to_violations,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,8 +17,6 @@ from test_instrumentation import (
 
 from harness.checking import AccessRuleViolation, Violation
 from harness.sanitizer.check import gpu_facts
-from harness.sanitizer.check.device_rules import DeviceRuleLists
-from harness.sanitizer.check.launch_log import KernelLaunch
 from harness.sanitizer.check.tracked_memory import AccessRule, MemoryTracker
 from harness.sanitizer.gpu import (
     DEFAULT_CHECKS,
@@ -30,28 +27,6 @@ from harness.sanitizer.gpu import (
 )
 from harness.sanitizer.gpu.pointer_arguments import flatten_arguments
 from harness.sanitizer.violations.kinds import FORBIDDEN, read_kind, to_word_bit
-
-
-def test_an_access_rule_is_reported_with_the_forbidden_index() -> None:
-    memory, rows = MemoryTracker(), torch.zeros((4, 8), dtype=torch.int32)
-    rule = AccessRule(rows, write=lambda program: 2 * program[0] + program[1], read=None)
-    memory.track_storage(rows).access_rules.append(rule)
-
-    def move(shift: int, side: int) -> list[Violation]:
-        args, named = (int32_zeros(32), rows, 32, shift), {"BLOCK": 8}
-        build_table = DeviceRuleLists(
-            KernelLaunch("move_block", (side, side, 1), {}), memory, "cpu"
-        )
-        pointers, _ = flatten_arguments(known.move_block, args, named)
-        result = run_checked(known.move_block, args, named, (side, side), build_table(pointers))
-        return to_violations(*result, memory, known.move_block, args, named)
-
-    assert move(shift=0, side=2) == []
-    [violation] = move(shift=2, side=1)
-    assert isinstance(violation, AccessRuleViolation)
-    assert violation.headline == (
-        "move_block wrote target[1, 1], outside of what program (0, 0, 0) may write"
-    )
 
 
 def test_outside_a_storage_bounds_report_and_no_access_rule() -> None:

@@ -22,18 +22,6 @@ def sum_indices(indices, count, out):  # type: ignore[no-untyped-def]
     tl.store(out, total)
 
 
-def test_a_replay_computes_on_the_same_addresses() -> None:
-    static = torch.zeros(3, device="cuda")
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = (static + 1).mul_(2)
-    address = out.data_ptr()
-    static.copy_(torch.arange(3.0, device="cuda"))
-    graph.replay()
-    assert out.tolist() == [2, 4, 6]
-    assert out.data_ptr() == address
-
-
 def test_a_replay_writes_in_place_through_views() -> None:
     cache = torch.zeros(2, 2, device="cuda")
     row = torch.tensor([1, 2], device="cuda", dtype=torch.float32)

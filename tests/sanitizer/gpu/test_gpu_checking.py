@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import kernels_to_check as known
 import pytest
+import tiles
 import torch
 import triton
 import triton.language as tl
 from hypothesis import given, settings
+from test_instrumentation import product
 
 from harness import checking
 from harness.checking import (
     AccessRuleViolation,
     IntegerOverflow,
     OutOfBounds,
-    UninitializedMemory,
-    Violation,
 )
 from harness.core import paths
 from harness.sanitizer.gpu import compiler_hooks
 
 FOLDERS = [Path(__file__).parents[1] / name for name in ("checked", "compiled")]
-sys.path[:0] = map(str, FOLDERS)
-import kernels_to_check as known  # noqa: E402
-import tiles  # noqa: E402
-from test_instrumentation import by_step, product, reset  # noqa: E402
 
 pytestmark = pytest.mark.needs_cuda
 
@@ -54,30 +50,6 @@ def make_numbers(count: int) -> torch.Tensor:
 
 def wrap_to_int32(number: int) -> int:
     return (number + 2**31) % 2**32 - 2**31
-
-
-def test_a_right_kernel_leaves_its_result_where_it_belongs() -> None:
-    both = torch.zeros(48, dtype=torch.int32, device="cuda")
-    with check_on_gpu() as session:
-        copy[(3,)](make_numbers(24), both[:24], 24, 0, BLOCK=8)
-        assert [(launch.kernel, launch.grid) for launch in session.launches] == [
-            ("copy", (3, 1, 1))
-        ]
-    assert both.tolist() == [*range(24), *[0] * 24]
-
-
-@pytest.mark.parametrize(
-    ("shift", "words"),
-    [(4, "4 bytes past the end of target"), (-4, "16 bytes before the start of target")],
-)
-def test_a_write_out_of_bounds_is_reported_and_masked_off(shift: int, words: str) -> None:
-    both = torch.zeros(72, dtype=torch.int32, device="cuda")
-    with pytest.raises(OutOfBounds, match=f"copy wrote {words}") as caught, check_on_gpu():
-        copy[(3,)](make_numbers(24) + 1, both[24:48], 24, shift, BLOCK=8)
-    assert "tl.store(target + at + shift" in str(caught.value)
-    assert "launched with source int32 [24], target int32 [24], count 24" in str(caught.value)
-    assert not both[:24].any()
-    assert not both[48:].any()
 
 
 def test_one_compilation_serves_all_strides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,47 +102,6 @@ def test_a_tile_is_refused_where_a_lane_of_it_is(kernel: Any, tile: tiles.Tile) 
         assert set(target.nonzero().flatten().tolist()) == tile.reached
 
 
-def test_masked_lanes_may_point_anywhere() -> None:
-    with check_on_gpu():
-        copy[(100,)](make_numbers(24), make_numbers(24), 24, 0, BLOCK=8)
-        known.masked_product[(1,)](make_numbers(4), 3, 2**30)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "row", "stride", "wraps"),
-    [
-        (known.at_product, 3, 2**30, True),
-        (known.at_product, 2**16, 2**16, True),
-        (known.wide_product, 3, 0, False),
-        (known.value_overflows, 3, 2**30, False),
-    ],
-)
-def test_overflow_is_reported_where_it_reaches_an_address(
-    kernel: Any, row: int, stride: int, wraps: bool
-) -> None:
-    if not wraps:
-        with check_on_gpu():
-            kernel[(1,)](make_numbers(4), row, stride)
-        return
-    with (
-        pytest.raises(
-            IntegerOverflow, match=r"an integer overflows on its way into an address"
-        ) as caught,
-        check_on_gpu(),
-    ):
-        kernel[(1,)](make_numbers(4), row, stride)
-    assert f"{row} * {stride} became {wrap_to_int32(row * stride)}: more than int32 holds" in str(
-        caught.value
-    )
-    assert "kernels_to_check.py:" in str(caught.value)
-
-
-def test_overflow_of_64_bits_is_reported_with_its_operands() -> None:
-    with pytest.raises(IntegerOverflow) as caught, check_on_gpu():
-        known.at_product[(1,)](make_numbers(4), 3 << 40, 3 << 40)
-    assert "3298534883328 * 3298534883328 became 0: more than int64 holds" in str(caught.value)
-
-
 def test_a_pointer_from_a_table_is_checked_against_its_storage() -> None:
     """Each pool is a storage of its own, all of them in one segment of the allocator."""
     with check_on_gpu() as session:
@@ -191,36 +122,6 @@ def test_a_pool_that_is_made_again_is_known_by_its_new_ends() -> None:
             table = torch.tensor([pool.data_ptr()], device="cuda")
             known.copied_from_table[(1,)](table, make_numbers(8), count, 0)
             del pool
-
-
-@pytest.mark.parametrize(("which", "words"), [(6, "first"), (5, "second")])
-def test_a_pointer_of_several_arguments_is_checked_against_the_one_chosen(
-    which: int, words: str
-) -> None:
-    with pytest.raises(OutOfBounds, match=f"read .* past the end of {words} "), check_on_gpu():
-        known.one_of_two[(1,)](make_numbers(4), make_numbers(8), make_numbers(1), which, 20)
-
-
-@pytest.mark.parametrize(
-    ("stride", "words"), [(1, None), (2**26, "overflows"), (2**20, "past the end")]
-)
-def test_overflow_in_a_loop_is_reported_in_the_iteration_that_uses_it(
-    stride: int, words: str | None
-) -> None:
-    arguments = make_numbers(64 * 8), torch.zeros(64, dtype=torch.int32, device="cuda"), 3, stride
-    if words is None:
-        with check_on_gpu():
-            by_step[(1,)](*arguments, BLOCK=64)
-        return
-    with pytest.raises(Violation, match=words), check_on_gpu():
-        by_step[(1,)](*arguments, BLOCK=64)
-
-
-def test_overflow_of_one_iteration_is_none_of_the_next() -> None:
-    with check_on_gpu():
-        reset[(1,)](
-            make_numbers(64), torch.zeros(64, dtype=torch.int32, device="cuda"), 5, 2**30, BLOCK=64
-        )
 
 
 def test_loads_that_run_ahead_of_their_loop_are_not_reported() -> None:
@@ -246,20 +147,6 @@ def test_each_replay_of_a_graph_is_checked() -> None:
             with pytest.raises(OutOfBounds, match="copy wrote 4 bytes past the end of target"):
                 session.raise_reported()
         session.discard_errors()
-
-
-def test_a_neighbours_row_must_not_change() -> None:
-    rows = torch.zeros((4, 8), dtype=torch.int32, device="cuda")
-    with check_on_gpu() as session:
-        session.allow(rows, write=lambda x, y, z: x)
-        copy[(3,)](make_numbers(24), rows, 24, 0, BLOCK=8)
-        with pytest.raises(AccessRuleViolation) as caught:
-            copy[(3,)](make_numbers(24) + 1, rows, 24, 2, BLOCK=8)
-        session.discard_errors()
-    words = str(caught.value)
-    assert re.search(r"copy wrote target\[(\d), 0\], outside of what program \((\d), 0, 0\)", words)
-    assert "tl.store(target + at + shift" in words
-    assert rows[:, :2].tolist() == [[0, 1], [8, 9], [16, 17], [0, 0]]  # and was removed
 
 
 def test_an_access_rule_of_an_argument_holds_for_its_launch_and_for_reads() -> None:
@@ -291,15 +178,6 @@ def test_unsupported_access_rules_leave_other_launches_checked() -> None:
         with pytest.raises(OutOfBounds, match="through_table read"):
             known.through_table[(1,)](short, plain)
         session.discard_errors()
-
-
-def test_uninitialized_elements_are_found() -> None:
-    with check_on_gpu() as session:
-        target = torch.empty(24, dtype=torch.int32, device="cuda")
-        copy[(2,)](make_numbers(24), target, 24, 0, BLOCK=8)
-        session.assert_written(target, slice(0, 16))
-        with pytest.raises(UninitializedMemory, match="8 of 24 elements"):
-            session.assert_written(target)
 
 
 LOST = """

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from test_wrapped_rows import product_of_columns
 
 from harness import checking
 from harness.checking import OutOfBounds
-
-FOLDERS = [Path(__file__).parents[1] / name for name in ("checked", "compiled")]
-sys.path[:0] = map(str, FOLDERS)
-from test_wrapped_rows import product_of_columns, store_wrapped_vector  # noqa: E402
 
 pytestmark = pytest.mark.needs_cuda
 
@@ -30,11 +24,3 @@ def test_a_product_with_wrapped_columns_is_the_same_under_check(wide: int) -> No
     words = r"product_of_columns read .* past the end of right"
     with pytest.raises(OutOfBounds, match=words), checking.checked("cuda"):
         product_of_columns[(1,)](left, right[:127], checked, wide, 128, BLOCK=64)
-
-
-def test_the_first_element_outside_is_named() -> None:
-    target = torch.zeros(90, dtype=torch.int32, device="cuda")
-    words = r"past the end of target \(its index 90,"
-    with pytest.raises(OutOfBounds, match=words), checking.checked("cuda"):
-        store_wrapped_vector[(1,)](target, 80, 96, WIDTH=32)
-    assert not target.any()

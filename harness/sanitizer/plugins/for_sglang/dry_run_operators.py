@@ -7,17 +7,15 @@ like a stand-in: its launches are named and not checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from harness.sanitizer.plugins.for_sglang import draft_tree_shapes, sparse_attention_shapes
+from harness.sanitizer.plugins.for_sglang.sparse_attention_shapes import register_shapes
 
-SHAPES: dict[str, Callable[..., Any]] = {
-    **sparse_attention_shapes.SHAPES,
-    **draft_tree_shapes.SHAPES,
-}
+SHAPES = sparse_attention_shapes.SHAPES
+SHAPES.update(draft_tree_shapes.SHAPES)
 
 # They write floats into tensors that they are given, and return nothing.
 _WRITING = (
@@ -45,20 +43,12 @@ _WRITING = (
 )
 
 
-def _register_shapes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        SHAPES.update(dict.fromkeys(names, function))
-        return function
-
-    return register
-
-
-@_register_shapes(*_WRITING)
+@register_shapes(*_WRITING)
 def _write(*args: Any, **options: Any) -> None:
     """Leave the outputs as they are."""
 
 
-@_register_shapes(
+@register_shapes(
     "sgl_kernel.flash_attn.flash_attn_with_kvcache",
     "sgl_kernel.flash_attn.flash_attn_varlen_func",
 )
@@ -71,7 +61,7 @@ def _attend(
     return torch.empty((*q.shape[:-1], width), dtype=q.dtype, device=q.device)
 
 
-@_register_shapes("sgl_kernel.flash_attn.get_scheduler_metadata")
+@register_shapes("sgl_kernel.flash_attn.get_scheduler_metadata")
 def _plan_attention(batch_size: int, *args: Any, **options: Any) -> torch.Tensor:
     """Return a plan, which the attention alone reads."""
     return torch.zeros(
@@ -79,7 +69,7 @@ def _plan_attention(batch_size: int, *args: Any, **options: Any) -> torch.Tensor
     )
 
 
-@_register_shapes("flashinfer.gdn_prefill.chunk_gated_delta_rule")
+@register_shapes("flashinfer.gdn_prefill.chunk_gated_delta_rule")
 def _scan_delta_rule(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any, **options: Any
 ) -> Any:
@@ -89,7 +79,7 @@ def _scan_delta_rule(
     return (output, options["output_state"]) if options.get("output_final_state") else output
 
 
-@_register_shapes("sgl_kernel.fp8_blockwise_scaled_mm", "sgl_kernel.fp8_scaled_mm")
+@register_shapes("sgl_kernel.fp8_blockwise_scaled_mm", "sgl_kernel.fp8_scaled_mm")
 def _multiply(
     left: torch.Tensor,
     right: torch.Tensor,
@@ -102,6 +92,6 @@ def _multiply(
     return torch.empty((left.shape[0], right.shape[1]), dtype=out_dtype, device=left.device)
 
 
-@_register_shapes("sgl_kernel.fast_topk")
+@register_shapes("sgl_kernel.fast_topk")
 def _choose_largest(values: torch.Tensor, topk: int, dim: int = -1) -> Any:
     return torch.topk(values, topk, dim=dim)

@@ -25,7 +25,7 @@ WRITING = (
 )
 
 
-def _register_shapes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def register_shapes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         SHAPES.update(dict.fromkeys(names, function))
         return function
@@ -33,25 +33,25 @@ def _register_shapes(*names: str) -> Callable[[Callable[..., Any]], Callable[...
     return register
 
 
-@_register_shapes("jit:occupancy_cluster_probe.get_max_active_clusters")
+@register_shapes("jit:occupancy_cluster_probe.get_max_active_clusters")
 def _count_active_clusters(size: int, occupancy: int) -> int:
     """Return how many clusters run at a time: a number that a kernel is compiled for."""
     processors: int = torch.cuda.get_device_properties(0).multi_processor_count
     return processors * occupancy // size
 
 
-@_register_shapes("flashinfer.norm.layernorm")
+@register_shapes("flashinfer.norm.layernorm")
 def _normalize(values: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
     return torch.empty_like(values)
 
 
-@_register_shapes("deep_gemm.fp8_mqa_logits")
+@register_shapes("deep_gemm.fp8_mqa_logits")
 def _score_keys(queries: torch.Tensor, keys: Any, *args: Any, **options: Any) -> torch.Tensor:
     size = queries.shape[0], keys[0].shape[0]
     return torch.empty(size, dtype=torch.float32, device=queries.device)
 
 
-@_register_shapes("deep_gemm.fp8_paged_mqa_logits")
+@register_shapes("deep_gemm.fp8_paged_mqa_logits")
 def _score_pages(
     queries: torch.Tensor,
     cache: torch.Tensor,
@@ -67,7 +67,7 @@ def _score_pages(
     return torch.empty((rows, longest), dtype=torch.float32, device=queries.device)
 
 
-@_register_shapes("deep_gemm.get_paged_mqa_logits_metadata")
+@register_shapes("deep_gemm.get_paged_mqa_logits_metadata")
 def _plan_pages(lengths: torch.Tensor, block: int, processors: int) -> torch.Tensor:
     return torch.zeros((processors + 1, 2), dtype=torch.int32, device=lengths.device)
 
@@ -77,14 +77,14 @@ def _select_first(lengths: torch.Tensor, count: int) -> torch.Tensor:
     return torch.where(places < lengths.view(-1, 1), places, -1)
 
 
-@_register_shapes("sgl_kernel.fast_topk_v2")
+@register_shapes("sgl_kernel.fast_topk_v2")
 def _select_places(
     scores: torch.Tensor, lengths: torch.Tensor, topk: int, *args: Any, **options: Any
 ) -> torch.Tensor:
     return _select_first(lengths, topk)
 
 
-@_register_shapes("sgl_kernel.fast_topk_transform_ragged_fused")
+@register_shapes("sgl_kernel.fast_topk_transform_ragged_fused")
 def _select_behind_offsets(
     score: torch.Tensor,
     lengths: torch.Tensor,
@@ -96,7 +96,7 @@ def _select_behind_offsets(
     return torch.where(places < 0, places, places + topk_indices_offset.view(-1, 1))
 
 
-@_register_shapes("jit:dpsk_v4_topk_v2.topk_transform_ragged")
+@register_shapes("jit:dpsk_v4_topk_v2.topk_transform_ragged")
 def _write_places_behind_offsets(
     scores: torch.Tensor,
     lengths: torch.Tensor,
@@ -107,7 +107,7 @@ def _write_places_behind_offsets(
     out.copy_(_select_behind_offsets(scores, lengths, offsets, out.shape[1]))
 
 
-@_register_shapes("sgl_kernel.fast_topk_transform_fused")
+@register_shapes("sgl_kernel.fast_topk_transform_fused")
 def _select_slots(
     score: torch.Tensor,
     lengths: torch.Tensor,
@@ -126,7 +126,7 @@ def _select_slots(
     return torch.where(places < 0, places, slots)
 
 
-@_register_shapes("jit:dpsk_v4_topk_v2.topk_transform_paged")
+@register_shapes("jit:dpsk_v4_topk_v2.topk_transform_paged")
 def _write_slots(
     scores: torch.Tensor,
     lengths: torch.Tensor,
@@ -143,7 +143,7 @@ def _write_slots(
     out.copy_(torch.where(places < 0, places, slots))
 
 
-@_register_shapes("flash_mla.flash_mla_sparse_fwd")
+@register_shapes("flash_mla.flash_mla_sparse_fwd")
 def _attend_to_selected(
     queries: torch.Tensor,
     keys: torch.Tensor,
