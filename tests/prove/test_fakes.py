@@ -107,7 +107,7 @@ STATE = {
     "pytest_s_own_folder": "toothless",
     "mode_of_its_own_file": BY_CHANCE,
     "memory_that_forks_share": BY_CHANCE,
-    "compiled_kernels": BY_CHANCE,
+    "compiled_kernels": "toothless",
     "shared_memory_of_a_name": BY_CHANCE if NO_NAMESPACES and not CAN_CONFINE else ALIKE,
     "shared_memory_of_a_key": BY_CHANCE if NO_NAMESPACES else "toothless",
     "shared_memory_by_an_open_folder": "broken" if CAN_CONFINE else BY_CHANCE,
@@ -132,7 +132,32 @@ IMPORTS = {
     "constant_by_its_name": "broken",
     "object_of_its_import": "broken",
 }
-FAKES = {"imports": IMPORTS, "sides": SIDES, "reports": REPORTS, "draws": DRAWS, "state": STATE}
+COPIES = dict.fromkeys(
+    (
+        "reloads_the_module",
+        "imports_the_module_again",
+        "imports_the_file_by_another_name",
+        "runs_the_file",
+        "runs_the_text",
+        "runs_the_bytecode",
+        "copies_the_package",
+        "asks_a_child",
+        "asks_a_spawned_process",
+    ),
+    "broken",
+)
+SNAPSHOTS = dict.fromkeys(("all_names", "signature", "copied_function"), "broken")
+NAMES = {"made_name": "broken"}
+FAKES = {
+    "copies": COPIES,
+    "snapshots": SNAPSHOTS,
+    "names": NAMES,
+    "imports": IMPORTS,
+    "sides": SIDES,
+    "reports": REPORTS,
+    "draws": DRAWS,
+    "state": STATE,
+}
 BY_NAME = {name: verdict for kind in FAKES.values() for name, verdict in kind.items()}
 Verdicts = dict[str, dict[str, str]]  # by the fake, and by its cell
 
