@@ -221,7 +221,7 @@ def test_a_fake_gets_the_verdict_it_earns(
     assert others == {}
 
 
-def test_a_cell_says_why_it_is_flaky_or_undrawn(cells: dict[str, dict[str, Any]]) -> None:
+def test_a_cell_says_why_it_is_flaky_undrawn_or_broken(cells: dict[str, dict[str, Any]]) -> None:
     words = {
         "flaky": (" with the fix reverted and ", "FlakyFailure"),
         "undrawn": ("nothing was compared",),
@@ -229,6 +229,8 @@ def test_a_cell_says_why_it_is_flaky_or_undrawn(cells: dict[str, dict[str, Any]]
     assert {cell["verdict"] for cell in cells.values()} >= words.keys()
     for name, cell in cells.items():
         assert any(each in cell["why"] for each in words.get(cell["verdict"], ("",))), name
+    assert "is no report of the bug" in cells["has_a_name_error_when_buggy"]["why"]
+    assert not any("is no report" in cells[name]["why"] for name in ("coroutine", "all_names"))
 
 
 def count_proven(prove: Prove, guard: str) -> int:
