@@ -37,9 +37,7 @@ INVALID_OUTCOMES = {
     Outcome.LOST,
 }
 _EXCEPTION = re.compile(r"\b\w+(Error|Exception|Group)\b")
-_NO_REPORT = (
-    "that is no report of the bug, as are a failed assertion, `pytest.fail` and what a check reports"
-)
+_NO_REPORT = "that is no report of the bug: an assertion, `pytest.fail` or a check makes one"
 # The evidence that `prove`, `mutate` and `eval` require. What fails by chance, at rate p, fails so
 # often with the bug and passes so often without it with p**4 * (1 - p)**3, at most 0.0084.
 REQUIRED_FAILURES = 4  # with the bug, first run included

@@ -101,7 +101,11 @@ def run_command(arguments: argparse.Namespace) -> int:
         return _run_suites(request, registry.select_all(request.fix))
     # Refuse a wrong call before any download.
     patch = None if request.between else _read_patch(request)
-    trees = provisioning.ensure_sources(managed_releases.list_releases(), options.report_status)
+    releases = managed_releases.list_releases()
+    if request.between and not request.hunks:  # the other releases are for the toggle
+        ends = [one for one in releases if one.name in request.between]
+        releases = ends if len(ends) == len(set(request.between)) else releases
+    trees = provisioning.ensure_sources(releases, options.report_status)
     if patch is None:
         changes, newer = _list_changes_between(request, trees)
         if not request.hunks:
@@ -216,7 +220,13 @@ def _list_changes_between(
         raise CommandLineError(
             "--between needs words of a module or function to look in", request.usage
         )
-    changes = fix_parts.find_release_changes(older, newer, request.fix)
+    with ProgressBars() as progress:
+        task = progress.bar.add_task(f"comparing {older.name} with {newer.name}", total=None)
+
+        def report(done: int, count: int) -> None:
+            progress.bar.update(task, completed=done, total=count)
+
+        changes = fix_parts.find_release_changes(older, newer, request.fix, report)
     if not changes:
         raise UnfixError(
             f"nothing called {' '.join(request.fix)} changed between {older.name} and "

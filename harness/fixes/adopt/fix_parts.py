@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -163,11 +163,19 @@ class ReleaseChange:
 
 
 def find_release_changes(
-    older: SourceTree, newer: SourceTree, words: Sequence[str]
+    older: SourceTree,
+    newer: SourceTree,
+    words: Sequence[str],
+    report: Callable[[int, int], object] = lambda done, count: None,
 ) -> list[ReleaseChange]:
-    """Find the differences of two releases in modules or definitions named by all words."""
+    """Find the differences of two releases in modules or definitions named by all words.
+
+    `report` gets the number of modules that were read, and that of all.
+    """
     found = []
-    for module in newer.modules():
+    modules = list(newer.modules())
+    for number, module in enumerate(modules):
+        report(number, len(modules))
         after = (
             newer.read(module) if RUNTIME_MODULE.match(f"{module.replace('.', '/')}.py") else None
         )
