@@ -23,7 +23,6 @@ TOY = Path(__file__).parent / "toy"
 
 HEAD = """
 import pytest
-from calling import run_program
 from hypothesis import given, strategies as st
 from sglang import forms
 from harness.guards import skip_not_applicable
@@ -193,7 +192,7 @@ def test_a_run_that_leaves_a_guard_out_is_red(suites: Suites, hook: str) -> None
 def test_what_is_not_here_is_counted_and_named(suites: Suites) -> None:
     text = PLAIN + '\ndef test_away():\n    skip_not_applicable("no such backend")\n'
     done = suites.run(text)
-    assert "n/a: 1 guards do not apply here" in done.stdout
+    assert "n/a here: 1 guard" in done.stdout
     assert "n/a suites/test_toy.py::test_away: no such backend" in done.stdout
     assert done.returncode == 0
 

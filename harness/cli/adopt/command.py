@@ -19,6 +19,7 @@ from harness.cli.progress_display import ProgressBars
 from harness.core import paths
 from harness.core.errors import CommandLineError, UnfixError
 from harness.core.git_repository import open_repository
+from harness.core.wording import format_count
 from harness.fixes.adopt import anchors, fix_diff, fix_parts
 from harness.fixes.adopt.anchors import LeftOutChange
 from harness.fixes.adopt.fix_diff import FixDiff
@@ -126,7 +127,8 @@ def run_command(arguments: argparse.Namespace) -> int:
     adopted = []
     for name, part in zip(names, parts, strict=True):
         options.report_status(
-            f"following {name} from {anchor.tree.name} through {len(trees)} releases"
+            f"following {name} from {anchor.tree.name} through "
+            f"{format_count(len(trees), 'release')}"
         )
         adopted.append(fix_parts.adopt_part(part, anchor, replace(story, id=name), trees, registry))
     files = []

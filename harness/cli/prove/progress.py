@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.progress import TaskID
 
 from harness.cli.progress_display import ProgressBars
-from harness.core.wording import format_duration
+from harness.core.wording import format_count, format_duration
 from harness.runs.prove.plan import ProveRequest
 from harness.runs.prove.release_pool import ProveListener
 from harness.store.prove.values import CellResult, ReleaseFacts, SideResult
@@ -36,7 +36,10 @@ class ProveProgress(ProgressBars, ProveListener):
         words = f"SGLang {facts.release} on {facts.device}"
         if self.bar.disable:
             ready = f"ready in {facts.seconds_to_start:.0f} s"
-            self.print_line(f"{words}: {ready}; {cells} cells, {sides} tests to run")
+            self.print_line(
+                f"{words}: {ready}; {format_count(cells, 'cell')}, "
+                f"{format_count(sides, 'test')} to run"
+            )
         task = self._find_task(facts.release, facts.device)
         self.bar.update(task, description=words, total=sides, completed=0)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from harness.core import machine, paths
 from harness.core.errors import NotReadyError, UnfixError
+from harness.core.wording import format_count
 from harness.patching.child_environment import SINGLE_THREAD, ChildEnvironment
 from harness.runs.audit.findings import (
     CONFIRMED,
@@ -51,7 +52,7 @@ def confirm_on_gpu(
     name = machine.describe_gpus().split(",")[0]
     known = _find_known_results(earlier_audit, audit, name) if earlier_audit is not None else {}
     pending = [each for each in audit.findings if each.trials and _make_id(each) not in known]
-    report(f"running {len(pending)} findings on one {name}")
+    report(f"running {format_count(len(pending), 'finding')} on one {name}")
     results: dict[FindingId, str] = {}
     for index, result in _iterate_results(pending, location, jobs, seconds):
         results[_make_id(pending[index])] = result
