@@ -93,6 +93,8 @@ class ReleasePool(GuardPool[TaskKey]):
     def plan_items(self, collected: GuardsCollected) -> None:
         plan = self.plan
         cells = plan.plan_tasks(collected)
+        guarded, patches = {cell.toggle for cell in cells}, plan.facts.patches
+        plan.facts.patches = {name: patches[name] for name in patches if name in guarded}
         self.store.save_release(self.run.id, plan.facts)
         self.store.save_planned_cells(self.run.id, cells)
         for problem in plan.facts.problems:
