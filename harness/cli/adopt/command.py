@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,6 @@ from harness.cli.progress_display import ProgressBars
 from harness.core import paths
 from harness.core.errors import CommandLineError, UnfixError
 from harness.core.git_repository import open_repository
-from harness.core.wording import format_count
 from harness.fixes.adopt import anchors, fix_diff, fix_parts
 from harness.fixes.adopt.anchors import LeftOutChange
 from harness.fixes.adopt.fix_diff import FixDiff
@@ -126,11 +126,11 @@ def run_command(arguments: argparse.Namespace) -> int:
             toggle_writer.check_unused_id(name, registry)
     adopted = []
     for name, part in zip(names, parts, strict=True):
-        options.report_status(
-            f"following {name} from {anchor.tree.name} through "
-            f"{format_count(len(trees), 'release')}"
-        )
-        adopted.append(fix_parts.adopt_part(part, anchor, replace(story, id=name), trees, registry))
+        what = f"following {name} from {anchor.tree.name} through the releases"
+        options.report_status(what)
+        told = replace(story, id=name)
+        with _show_progress(what, len(trees)) as report:
+            adopted.append(fix_parts.adopt_part(part, anchor, told, trees, registry, report))
     files = []
     if not request.dry_run:
         files = [
@@ -138,6 +138,14 @@ def run_command(arguments: argparse.Namespace) -> int:
             for adoption in adopted
         ]
     return _report_adopted(request, adopted, files, (*anchor.left_out, *omitted), trees)
+
+
+@contextlib.contextmanager
+def _show_progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show how far the block is; it says how much is done."""
+    with ProgressBars() as progress:
+        task = progress.bar.add_task(what, total=total)
+        yield lambda done: progress.bar.update(task, completed=done)
 
 
 def _get_folder(request: AdoptRequest) -> Path:
@@ -222,12 +230,8 @@ def _list_changes_between(
         raise CommandLineError(
             "--between needs words of a module or function to look in", request.usage
         )
-    with ProgressBars() as progress:
-        task = progress.bar.add_task(f"comparing {older.name} with {newer.name}", total=None)
-
-        def report(done: int, count: int) -> None:
-            progress.bar.update(task, completed=done, total=count)
-
+    count = sum(1 for _ in newer.modules())
+    with _show_progress(f"comparing {older.name} with {newer.name}", count) as report:
         changes = fix_parts.find_release_changes(older, newer, request.fix, report)
     if not changes:
         raise UnfixError(

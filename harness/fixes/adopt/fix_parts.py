@@ -121,6 +121,7 @@ def adopt_part(
     description: FixDescription,
     trees: Sequence[SourceTree],
     registry: ToggleCatalogue,
+    report: Callable[[int], object] = lambda done: None,
 ) -> AdoptedToggle:
     """Build a toggle from a part of a fix, with its edits on every release."""
     resolved = resolve_edits(part.edits, anchor.tree)
@@ -131,7 +132,7 @@ def adopt_part(
         if isinstance(needed, str):
             raise UnfixError(f"{part.name}: {needed}")
         resolved = needed
-    run = release_timeline.trace_edits(resolved, trees)
+    run = release_timeline.trace_edits(resolved, trees, report)
     variants = release_timeline.build_variants(run)
     if not variants:
         raise UnfixError(
@@ -166,16 +167,15 @@ def find_release_changes(
     older: SourceTree,
     newer: SourceTree,
     words: Sequence[str],
-    report: Callable[[int, int], object] = lambda done, count: None,
+    report: Callable[[int], object] = lambda done: None,
 ) -> list[ReleaseChange]:
     """Find the differences of two releases in modules or definitions named by all words.
 
-    `report` gets the number of modules that were read, and that of all.
+    `report` gets the number of modules that were read.
     """
     found = []
-    modules = list(newer.modules())
-    for number, module in enumerate(modules):
-        report(number, len(modules))
+    for number, module in enumerate(newer.modules()):
+        report(number)
         after = (
             newer.read(module) if RUNTIME_MODULE.match(f"{module.replace('.', '/')}.py") else None
         )
