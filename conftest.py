@@ -13,6 +13,12 @@ preloading.raise_gc_thresholds()
 pytest_plugins = ("harness.guards.plugin",)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Let SGLang's imports warn in a folder of the user's own; `tests/conftest.py` is strict."""
+    config.addinivalue_line("filterwarnings", "default")
+
+
 def has_cuda() -> bool:
     if importlib.util.find_spec("torch") is None:
         return False

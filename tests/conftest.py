@@ -38,6 +38,11 @@ settings.load_profile(REPRODUCIBLE)
 hypothesis_adapter.ignore_imported_constants()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    for line in ("error", "ignore::DeprecationWarning:triton.*"):
+        config.addinivalue_line("filterwarnings", line)
+
+
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Name bytes by their argument: they may contain a time, and xdist needs equal names."""
     return argname if isinstance(val, bytes) else None

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import forked
 import pytest
+from calling import run_program
 from fixture_types import Patch
 
 from harness.core import paths
@@ -224,7 +225,7 @@ def test_a_run_that_leaves_a_guard_out_is_red(suites: Suites, hook: str) -> None
 def test_what_is_not_here_is_counted_and_named(suites: Suites) -> None:
     text = PLAIN + '\ndef test_away():\n    skip_not_applicable("no such backend")\n'
     done = suites.run(text)
-    assert "n/a: 1 guards do not apply here" in done.stdout
+    assert "n/a here: 1 guard" in done.stdout
     assert "n/a suites/test_toy.py::test_away: no such backend" in done.stdout
     assert done.returncode == 0
 
@@ -299,3 +300,20 @@ def test_a_run_is_recorded(suites: Suites) -> None:
     assert plain["guard"] == "suites/test_toy.py::test_plain[toy-plain]"
     assert plain["reach"] > 0
     assert any("rows=1" in line for line in plain["counterexample"])
+
+
+@pytest.mark.parametrize(
+    ("plugins", "code"), [(("conftest",), 0), (("conftest", "tests.conftest"), 1)]
+)
+def test_warnings_are_errors_in_our_own_tests_alone(
+    tmp_path: Path, plugins: tuple[str, ...], code: int
+) -> None:
+    """SGLang's imports warn, and a folder of guards in a checkout has its settings of pytest."""
+    file = tmp_path / "test_own.py"
+    file.write_text("import warnings\n\n\ndef test_it():\n    warnings.warn('old', UserWarning)\n")
+    root = paths.project_folder()
+    words = ["-c", root / "pyproject.toml", "--rootdir", root, "-p", "no:cacheprovider"]
+    chosen = [word for name in plugins for word in ("-p", name)]
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])}
+    command = [sys.executable, "-m", "pytest", *map(str, words), *chosen, str(file)]
+    assert run_program(command, env=here).returncode == code

@@ -15,6 +15,8 @@ from memory import Memory, make_edit_toggle
 
 from harness.core.code_digest import compute_digest
 from harness.core.errors import PatchConflictError, PatchError, ToggleNotApplicableError, UnfixError
+from harness.core.source_scopes import ModuleSource
+from harness.fixes import patch_plan
 from harness.fixes.patch_plan import Direction, PatchPlan, ToggleChoice, make_plan
 from harness.fixes.registry.schema import Toggle
 
@@ -147,6 +149,33 @@ def test_a_patched_source_that_does_not_compile_is_refused(toggle: Toggle, text:
         PatchError, match=r"m does not compile after revert some-fix: .* at line \d"
     ):
         plan_modules(choose_reverted(toggle), m=text)
+
+
+def test_a_problem_has_its_line_in_the_whole_module() -> None:
+    toggle = make_edit_toggle("x = $A", "x = await $A")
+    with pytest.raises(PatchError, match="at line 5"):
+        plan_modules(choose_reverted(toggle), m="a = 1\n\n\ndef f():\n    x = 1\n")
+
+
+def test_the_statements_that_edits_change_are_checked_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked: list[str] = []
+    check = patch_plan._check_syntax
+
+    def note(source: ModuleSource, changes: str) -> None:
+        checked.append(source.text)
+        check(source, changes)
+
+    monkeypatch.setattr(patch_plan, "_check_syntax", note)
+    first, _, second = TEXT.partition("\n\n")
+    f = first.partition("\n")[2]  # behind the comment
+    plan_modules(choose_reverted(CALL), m=f"{TEXT}\nLAST = 1\n")
+    plan_modules(choose_reverted(WIDTH, CALL, RUN), m=f"import a\n{TEXT}\nLAST = 1\n")
+    longer_call = "if_bad(\n            1,\n        )"
+    f = f.replace("good(1)", longer_call)
+    second = second.replace("finish", "again()\n    finish")
+    assert checked == [f"{f}\n", f"{f.replace(' * topk', '')}\n{second}"]
 
 
 def test_a_form_beside_the_written_one_is_refused() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.cli.run_kinds import MatrixKind, RunKind, make_page_name_of
+from harness.cli.run_kinds import MatrixKind, ProveKind, RunKind, make_page_name_of
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ _TABLE = (
     Command(
         "prove",
         "the proof: every guard with its fix applied, and with it reverted",
-        RunKind(
+        ProveKind(
             "prove",
             "a proof",
             make_list_label=lambda run: str(run.kind),

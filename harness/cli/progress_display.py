@@ -30,6 +30,7 @@ from harness.core.wording import format_duration
 
 LOG_INTERVAL = 30.0  # seconds between two lines in a log
 FIRST_INTERVAL = 5.0  # in a log with bars; later ones grow with the time that has passed
+ESTIMATE_PERIOD = 300.0  # seconds of progress by which the rest is estimated: a build takes 30
 _BUILDERS = frozenset({"nvcc", "cicc", "cudafe++", "ptxas", "ninja"})
 
 
@@ -96,6 +97,7 @@ class ProgressBars(ProgressDisplay):
             console=self.console,
             transient=True,
             disable=not sys.stderr.isatty(),
+            speed_estimate_period=ESTIMATE_PERIOD,
         )
 
     def __enter__(self) -> Self:

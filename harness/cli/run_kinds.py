@@ -112,6 +112,15 @@ def format_started(run: Any) -> str:
     return moment.isoformat(timespec="seconds")
 
 
+class ProveKind(RunKind):
+    def to_json(self, run: Any) -> dict[str, Any]:
+        """Leave out the stories of toggles without a cell: of one guard they would be a hundred."""
+        data = super().to_json(run)
+        guarded = {cell["toggle"] for cell in data["cells"]}
+        data["toggles"] = [toggle for toggle in data["toggles"] if toggle["id"] in guarded]
+        return data
+
+
 class MatrixKind(RunKind):
     def to_json(self, run: Any) -> dict[str, Any]:
         data = super().to_json(run)

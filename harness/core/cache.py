@@ -12,7 +12,7 @@ import contextlib
 import pickle
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -100,11 +100,11 @@ def write_below(root: Path) -> None:
     _own_root = root
 
 
-def adopt_entries(root: Path) -> None:
-    """Share the entries below the folder of a process that has ended."""
+def adopt_entries(root: Path, categories: Container[str]) -> None:
+    """Share the entries of these categories below the folder of a process that has ended."""
     for file in root.glob("*/??/*"):
         category, key = file.parent.parent.name, file.name
-        if not _KEY.fullmatch(key):
+        if category not in categories or not _KEY.fullmatch(key):
             continue
         with contextlib.suppress(OSError):  # a disk that is full or read-only costs time alone
             write_atomically(_locate_entry(_get_shared_root(), category, key), file.read_bytes())

@@ -27,6 +27,12 @@ class ModuleSource:
     def root(self) -> SgNode:
         return _parse_python(self.text)
 
+    @cached_property
+    def statement_spans(self) -> list[tuple[int, int]]:
+        """The first character and the end of each statement of the module's own body."""
+        places = (statement.range() for statement in self.root.children())
+        return [(place.start.index, place.end.index) for place in places]
+
     @property
     def relative_path(self) -> str:
         """Its path from the folder of the package."""

@@ -11,6 +11,7 @@ function makes the pattern ambiguous, and the plan fails with a PatchError.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -252,13 +253,49 @@ def _render_edit(choice: ToggleChoice, site: EditSite) -> str:
 def _check_patched_text(
     source: ModuleSource, text: str, spans: list[tuple[_PlannedEdit, int, int]]
 ) -> None:
-    """Check that the patched text compiles, and the invariant of the module for each edit."""
+    """Check that the patched text compiles, and the invariant of the module for each edit.
+
+    The module's statements that no edit changes hold neither form, so the others suffice; if these
+    fail, the whole text is checked, with its own line numbers.
+    """
     if all(edit.site is None for edit, *_ in spans):
         return  # faults only: their functions were compiled when they were generated
     if text == source.text:
         return  # observed only
     changes = ", ".join(sorted({str(edit.change) for edit, *_ in spans}))
-    after = replace(source, text=text)
+    if (changed := _cut_changed_statements(source, text, spans)) is not None:
+        with contextlib.suppress(PatchError):
+            _check_edits(*changed, changes)
+            return
+    _check_edits(replace(source, text=text), spans, changes)
+
+
+def _cut_changed_statements(
+    source: ModuleSource, text: str, spans: list[tuple[_PlannedEdit, int, int]]
+) -> tuple[ModuleSource, list[tuple[_PlannedEdit, int, int]]] | None:
+    """Cut the statements of a module's own body that edits change; None where all of it counts."""
+    if isinstance(source, CppSource) or any(not edit.target.qualname for edit, *_ in spans):
+        return None
+    parts: list[str] = []
+    moved: list[tuple[_PlannedEdit, int, int]] = []
+    length = 0
+    for first, end in source.statement_spans:
+        inside = [span for span in spans if first <= span[0].start and span[0].end <= end]
+        if inside:
+            # Edits before it, and those inside of it, have moved its two ends.
+            (edit, start, _), (last, _, stop) = inside[0], inside[-1]
+            begin = start - (edit.start - first)
+            parts.append(text[begin : stop + end - last.end] + "\n")
+            moved += [(e, a - begin + length, b - begin + length) for e, a, b in inside]
+            length += len(parts[-1])
+    if len(moved) < len(spans):  # one reaches over two statements
+        return None
+    return replace(source, text="".join(parts)), moved
+
+
+def _check_edits(
+    after: ModuleSource, spans: list[tuple[_PlannedEdit, int, int]], changes: str
+) -> None:
     _check_syntax(after, changes)
     for edit, start, _ in spans:
         choice, site = edit.change, edit.site
@@ -268,12 +305,14 @@ def _check_patched_text(
         if choice.verb == Direction.ENABLE.value:
             written, removed = removed, written
         scopes = after.find_scopes(site.target.qualname)
-        forms = (parse_form(form, source.module) for form in (written, removed))
-        matches, leftovers = ([m for s in scopes for m in form.find(s, text)] for form in forms)
+        forms = (parse_form(form, after.module) for form in (written, removed))
+        matches, leftovers = (
+            [m for s in scopes for m in form.find(s, after.text)] for form in forms
+        )
         if (
             [m.start for m in matches] != [start]
             or leftovers
-            or not _has_same_bindings(parse_form(written, source.module), matches[0], site.match)
+            or not _has_same_bindings(parse_form(written, after.module), matches[0], site.match)
         ):
             raise PatchError(
                 f"{choice}: after the edit {site.target} contains the written form {len(matches)} "

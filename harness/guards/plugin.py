@@ -16,6 +16,7 @@ import pytest
 
 from harness.core import device
 from harness.core.errors import UnfixError
+from harness.core.wording import format_count
 from harness.fixes.matching.toggle_status import ToggleState
 from harness.fixes.patch_plan import Direction, SourceChange, ToggleChoice
 from harness.fixes.registry.schema import Toggle
@@ -297,7 +298,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     absent = list(_find_not_applicable(terminalreporter))
     if absent:
-        terminalreporter.write_line(f"n/a: {len(absent)} guards do not apply here")
+        terminalreporter.write_line(f"n/a here: {format_count(len(absent), 'guard')}")
         for nodeid, reason in absent:
             terminalreporter.write_line(f"  n/a {nodeid}: {reason}")
     for nodeid in config.stash.get(UNREPORTED, ()):

@@ -13,6 +13,7 @@ p gives that with p**4 * (1 - p)**3, which is at most 0.0084, whatever p is (at 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from harness.core.outcomes import Outcome, Verdict
@@ -35,6 +36,8 @@ INVALID_OUTCOMES = {
     Outcome.EXITED,
     Outcome.LOST,
 }
+_EXCEPTION = re.compile(r"\b\w+(Error|Exception|Group)\b")
+_NO_REPORT = "that is no report of the bug: an assertion, `pytest.fail` or a check makes one"
 # The evidence that `prove`, `mutate` and `eval` require. What fails by chance, at rate p, fails so
 # often with the bug and passes so often without it with p**4 * (1 - p)**3, at most 0.0084.
 REQUIRED_FAILURES = 4  # with the bug, first run included
@@ -76,7 +79,9 @@ def judge_sides(fixed: SideResult, buggy: SideResult) -> tuple[Verdict, str]:
 
 
 def _describe_end(side: SideResult) -> str:
-    return f"{SIDE_PHRASES.get(side.side, side.side)}: {side.headline}"
+    is_exception = side.outcome is Outcome.ERROR and _EXCEPTION.search(side.headline)
+    note = f"; {_NO_REPORT}" if is_exception else ""
+    return f"{SIDE_PHRASES.get(side.side, side.side)}: {side.headline}{note}"
 
 
 def explain_weak_evidence(failed_with: Sequence[bool], failed_without: Sequence[bool]) -> str:

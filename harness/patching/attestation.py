@@ -162,6 +162,13 @@ class Attestation:
             if slot.toggle == toggle and direction in ("", slot.direction)
         )
 
+    def has_set_constant(self, toggle: str) -> bool:
+        """Return whether a module was imported in which a toggle changes a constant.
+
+        Who reads it elsewhere is not counted.
+        """
+        return any(slot.toggle == toggle and slot.target in self.modules for slot in self.counts)
+
 
 def list_attestation_files(folder: Path) -> set[Path]:
     return {path for path in folder.glob("*.json") if path.with_suffix(".counts").is_file()}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import cProfile
 import dis
+import itertools
 import sys
 import sysconfig
 import threading
@@ -27,10 +28,12 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from harness.core.after_import import find_spec_behind
+from harness.core.errors import PatchError
 from harness.core.paths import HARNESS_FOLDER, shorten_release_paths
 
 PACKAGE = "sglang"
 EVERYBODY = "all tests"
+_SNAPSHOTS = ("vars", "dir", "__dict__", "getmembers", "getattr")
 _GENERATED = "<string>"  # the file of the methods that `dataclass` writes
 _OPTIMIZED = 0x1  # a flag of functions; a module's and a class's body have it not
 _NAME_READS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS")
@@ -60,6 +63,7 @@ class ImportRuns:
         self._recording = ""  # for whom; empty: nobody
         self._dependent = ""  # the file of the running test
         self._threads: list[cProfile.Profile] = []
+        self.toggled_modules: frozenset[str] = frozenset()  # live, and not to be imported again
 
     # Recording
 
@@ -104,6 +108,11 @@ class ImportRuns:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Find what the finders behind this one find, and record the import if it is SGLang's."""
+        if name in self.toggled_modules:
+            raise PatchError(
+                f"{name} is imported again while its code is toggled live: it would be the code "
+                "without the toggle"
+            )
         is_own = name.partition(".")[0] == PACKAGE
         if self._recording == (EVERYBODY if is_own else ""):
             return None
@@ -131,15 +140,23 @@ class ImportRuns:
         finally:
             self._dependent = before
 
+    @property
+    def is_test_running(self) -> bool:
+        return bool(self._dependent)
+
     def has_run(self, code: CodeType) -> bool:
         return id(code) in self._collect()
 
     def find_reader(
-        self, name: str, holders: Iterable[tuple[ModuleType, str]] = ()
+        self,
+        name: str,
+        holders: Iterable[tuple[ModuleType, str]] = (),
+        only_guards: bool = False,
     ) -> ReadingLine | None:
         """Find a line of code that ran and reads a name of these modules, if any.
 
-        Any attribute of that name counts, since its object is not known any more.
+        Any attribute of that name counts, since its object is not known any more. `only_guards`
+        leaves out the code of SGLang.
         """
         files = {(getattr(module, "__file__", None), alias) for module, alias in holders}
         names = {name, *(alias for _, alias in files)}
@@ -149,7 +166,24 @@ class ImportRuns:
             read = {*code.co_names, *(c for c in code.co_consts if isinstance(c, str))} & names
             if code.co_filename not in loaded:  # or written by `dataclass`
                 continue
+            if only_guards and _is_in_package(code.co_filename):
+                continue
             if read and (line := _find_read_line(code, read, files, name)) is not None:
+                return ReadingLine(shorten_release_paths(code.co_filename), line)
+        return None
+
+    def iterate_test_modules(self) -> Iterator[ModuleType]:
+        """Iterate the modules on which the running test depends, without packages and SGLang."""
+        others = {*self._codes, *self._profiles} - {self._dependent}
+        for module in list(sys.modules.values()):
+            file = getattr(module, "__file__", None)
+            if file and file not in others and not (_is_foreign(file) or _is_in_package(file)):
+                yield module
+
+    def find_snapshot(self) -> ReadingLine | None:
+        """Find a line of a test's import that may have read all names of a module or a class."""
+        for code in self._collect().values():
+            if not _is_in_package(code.co_filename) and (line := _find_snapshot_line(code)):
                 return ReadingLine(shorten_release_paths(code.co_filename), line)
         return None
 
@@ -211,6 +245,30 @@ def _find_read_line(
         if is_read:
             return line
     return None
+
+
+def _find_snapshot_line(code: CodeType) -> int | None:
+    """Find a line that reads all names of something, or one by a name that is made there."""
+    instructions = list(dis.get_instructions(code))
+    for index, each in enumerate(instructions):
+        if each.opname not in (*_NAME_READS, *_ATTRIBUTE_READS) or each.argval not in _SNAPSHOTS:
+            continue
+        if each.argval == "getattr" and _has_written_name(instructions[index + 1 : index + 6]):
+            continue
+        return each.positions.lineno if each.positions is not None else code.co_firstlineno
+    return None
+
+
+def _has_written_name(following: list[dis.Instruction]) -> bool:
+    """Return whether the second argument of a call of `getattr` is a constant."""
+    for each, then in itertools.pairwise(following):
+        if each.opname == "LOAD_CONST":
+            return isinstance(each.argval, str) and then.opname not in _ATTRIBUTE_READS
+    return False
+
+
+def _is_in_package(file: str) -> bool:
+    return PACKAGE in Path(file).parts
 
 
 def _is_foreign(file: str) -> bool:

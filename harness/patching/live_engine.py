@@ -43,6 +43,7 @@ from harness.patching.attestation import AttestationRecorder
 from harness.patching.constant_importers import find_importers
 from harness.patching.cuda_sources import PATCHES, CudaSourcePatch, attest_patched_source
 from harness.patching.import_hook import SGLANG_PACKAGE, PatchedLoader
+from harness.patching.live_limits import COPIES, refuse_results_of_imports
 from harness.patching.live_patches import LivePatch
 from harness.patching.module_variants import ModuleVariant, ModuleVariantBuilder
 from harness.releases import source_trees
@@ -164,10 +165,12 @@ class ToggleEngine:
             }
             if after - before:
                 for variant in filter(None, prepared.values()):
-                    variant.refuse_results_of_imports()
+                    refuse_results_of_imports(variant)
                 self._attest(after - before, prepared)
             self._switch_modules(prepared)
         self._active_changes = active
+        names = {name for change in after for name in self._list_modules(change)}
+        COPIES.watch(name for name in names if not is_cpp_path(name))
 
     def _switch_modules(self, variants: dict[str, ModuleVariant | None]) -> None:
         previous = {module: self._applied_variants.get(module) for module in variants}

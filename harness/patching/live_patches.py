@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
+from harness.core.errors import PatchError
 from harness.sanitizer.plugins.for_sglang import cached_answers
 from harness.sanitizer.triton import jit_kernels
 
 PATCHED_CODE = "<unfix "  # begins the file name of patched code
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
+
+
+def refuse_live_change(target: str, obstacle: str) -> NoReturn:
+    raise PatchError(
+        f"{target}: {obstacle} is evaluated once, during the import; "
+        "toggle it at import (`unfix exec`, or the environment), not live"
+    )
 
 
 class LivePatch(Protocol):

@@ -13,14 +13,13 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 from harness.core.errors import PatchError
 from harness.fixes.patch_plan import Direction, PatchedModule
 from harness.patching import added_code, class_bodies, live_functions, original_code
 from harness.patching.constant_importers import find_importers
 from harness.patching.import_hook import cache_source_lines
-from harness.patching.import_runs import RUNS
 from harness.patching.instrumentation import (
     FUNCTION_NODES,
     StatementLocation,
@@ -42,6 +41,7 @@ from harness.patching.live_patches import (
     LivePatch,
     LruCachePatch,
     ModuleNamePatch,
+    refuse_live_change,
 )
 from harness.sanitizer.triton import jit_kernels
 
@@ -66,18 +66,7 @@ class ModuleVariant:
     # What it changes, by target: code with its name, and names with the modules that hold them.
     changed_code: list[tuple[str, str, CodeType]] = field(default_factory=list)
     changed_names: list[tuple[str, str, list[tuple[ModuleType, str]]]] = field(default_factory=list)
-
-    def refuse_results_of_imports(self) -> None:
-        """Raise PatchError if an import has computed something with what this changes."""
-        for target, called, code in self.changed_code:
-            if RUNS.has_run(code):
-                refuse_live_change(
-                    target, f"what an import computed with {called}, which ran then,"
-                )
-        for target, name, holders in self.changed_names:
-            if found := RUNS.find_reader(name, holders):
-                what = f"what line {found.line} of {found.file} derives from {name}"
-                refuse_live_change(target, what)
+    changed_defaults: list[str] = field(default_factory=list)
 
     @property
     def is_reusable(self) -> bool:
@@ -86,13 +75,6 @@ class ModuleVariant:
             live_functions.find_bound_object(self.module, path) is found
             for path, found in self.bindings
         )
-
-
-def refuse_live_change(target: str, obstacle: str) -> NoReturn:
-    raise PatchError(
-        f"{target}: {obstacle} is evaluated once, during the import; "
-        "toggle it at import (`unfix exec`, or the environment), not live"
-    )
 
 
 class ModuleVariantBuilder:
@@ -229,6 +211,7 @@ class ModuleVariantBuilder:
             changed = live_functions.list_changed_code(own, code) if is_changed else []
             if is_changed and defaults != (function.__defaults__, function.__kwdefaults__):
                 changed.append(own)
+                self.variant.changed_defaults.append(target)
             self.variant.changed_code += [(target, each.co_qualname, each) for each in changed]
             new = (code, *defaults)
             self.variant.patches.append(FunctionPatch(function, new))

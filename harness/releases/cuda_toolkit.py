@@ -17,6 +17,7 @@ from pathlib import Path
 
 from harness.core import paths
 from harness.core.code_digest import compute_digest
+from harness.core.disk_progress import report_written_bytes
 from harness.core.errors import NotReadyError
 from harness.core.files import write_atomically
 from harness.releases import installer, managed_releases
@@ -161,7 +162,8 @@ def _install_packages(
     installer.remove_folder(folder)
     words = "install --no-deps --no-compile --only-binary :all: --require-hashes --target".split()
     try:
-        installer.run_pip([*words, str(folder), "-r", str(lock)])
+        with report_written_bytes(folder.parent, f"installing {what}", sum(sizes), report):
+            installer.run_pip([*words, str(folder), "-r", str(lock)])
     except NotReadyError as error:
         raise NotReadyError(f"not installed: {what}: {error}") from error
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from harness.core import paths
+from harness.core.disk_progress import report_written_bytes
 from harness.core.errors import NotReadyError
 from harness.releases import installer, managed_releases, source_trees
 from harness.releases.installer import BASE_BYTES, ReportMessage, format_size
@@ -27,8 +29,12 @@ def ensure_installed(releases: Sequence[Release], report: ReportMessage) -> None
     missing = [one for one in releases if shared or not one.is_current()]
     if missing:
         torch = ", with torch" if shared and base == CPU_BASE else ""
-        size = format_size(shared + RELEASE_BYTES * len(missing))
-        report(f"installing {_describe_releases(missing)} ({size}{torch})")
+        size = shared + RELEASE_BYTES * len(missing)
+        what = f"installing {_describe_releases(missing)}"
+        report(f"{what} ({format_size(size)}{torch})")
+        with report_written_bytes(paths.releases_folder(), what, size, report):
+            for release in missing:
+                installer.install_release(release, report)
     for release in releases:
         installer.install_release(release, report)
 
@@ -37,10 +43,12 @@ def ensure_sources(releases: Sequence[Release], report: ReportMessage) -> list[S
     """Return the sources of these releases; fetch those that are missing."""
     missing = [one for one in releases if not one.has_sources]
     if missing:
-        size = format_size(WHEEL_BYTES * len(missing))
-        report(f"fetching the sources of {_describe_releases(missing)} ({size})")
-    for release in missing:
-        installer.fetch_release_sources(release, report)
+        size = WHEEL_BYTES * len(missing)
+        what = f"fetching the sources of {_describe_releases(missing)}"
+        report(f"{what} ({format_size(size)})")
+        with report_written_bytes(paths.releases_folder(), what, size, report):
+            for release in missing:
+                installer.fetch_release_sources(release, report)
     return [release.open_sources() for release in releases]
 
 

@@ -114,6 +114,7 @@ class WorkPool(Generic[ItemT, MessageT]):
         self.jobs = jobs
         self.waiting: deque[ItemT] = deque()
         self.alone: deque[ItemT] = deque()  # items that run with nothing beside them
+        self.blocked: deque[ItemT] = deque()  # until `refill` finds what they need prepared
         self.workers: list[Any] = []
         self.running: dict[int, Assignment[ItemT]] = {}  # by serial
         self.started: float | None = None
@@ -203,7 +204,7 @@ class WorkPool(Generic[ItemT, MessageT]):
 
     @property
     def is_done(self) -> bool:
-        left = self.waiting or self.alone or self.running
+        left = self.waiting or self.alone or self.blocked or self.running
         return self.has_ended or self.is_given_up or (self.is_collected and not left)
 
     def has_more(self) -> bool:
@@ -377,7 +378,9 @@ class Engine:
 
     def _may_run_alone(self, pools: list[WorkPool[Any, Any]]) -> bool:
         """Return whether nothing runs, and nothing waits that may run beside others."""
-        return all(pool.has_only_alone_left and not pool.running for pool in pools)
+        return all(
+            pool.has_only_alone_left and not (pool.running or pool.blocked) for pool in pools
+        )
 
     def _receive_messages(self, pools: list[WorkPool[Any, Any]]) -> None:
         pool_by_worker = {worker: pool for pool in pools for worker in pool.workers}

@@ -177,8 +177,10 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         elif device.list_kinds().isdisjoint(each.value for each in status.toggle.devices):
             reason = f"no bug of {device.get_device()}"
         name, toggle, state = replay.find_guard_node(item), status.toggle.id, status.state.value
+        preparation = preparations.read_preparation(item)
+        prepared = () if preparation is None else preparation.names
         return [
-            GuardTask(number, name, toggle, side, state, problem, "", reason)
+            GuardTask(number, name, toggle, side, state, problem, "", reason, prepared)
             for side in self.settings.sides
         ]
 

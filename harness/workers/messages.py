@@ -22,6 +22,7 @@ class GuardTask(msgspec.Struct, omit_defaults=True):
     problem: str = ""  # the error of a stale toggle
     broken_reason: str = ""  # the reason why the guard never runs
     not_applicable_reason: str = ""  # the reason why it cannot apply, known before it runs
+    prepared: tuple[str, ...] = ()  # what is prepared for it by name, such as CUDA modules
 
     @property
     def key(self) -> TaskKey:

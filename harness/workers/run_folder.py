@@ -45,6 +45,12 @@ _FOLDER_VARIABLES = (
 )
 _MODELS_VARIABLE, _USUAL_MODELS = "HF_HOME", ".cache/huggingface"  # below the home; read only
 
+# Entries of other categories are a run's own: it could count its runs by them.
+_KEPT_CATEGORIES = (
+    *("accesses", "answers", "graphs", "programs", "thorough", "specializations"),
+    *("ptx-kernels", "ptx-runtime", "ptx-thorough"),
+)
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -124,7 +130,7 @@ class RunFolder:
 
     def keep_kernels(self) -> None:
         """Share the kernels that the run compiled."""
-        cache.adopt_entries(self.kernels)
+        cache.adopt_entries(self.kernels, _KEPT_CATEGORIES)
 
 
 def _list_build_folders() -> list[Path]:

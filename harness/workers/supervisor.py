@@ -35,6 +35,7 @@ from harness.core.files import write_atomically
 from harness.core.outcomes import Outcome
 from harness.core.pipes import PipeEnd
 from harness.core.process_exit import ProcessExit
+from harness.fixes.patch_plan import Direction
 from harness.patching import attestation, bootstrap, live_engine
 from harness.store.prove.values import SideResult
 from harness.workers.messages import TestRequest
@@ -45,6 +46,12 @@ HANG_DUMP_TIMEOUT = 3.0  # seconds for a hanging process to write its stacks
 MAX_OUTPUT_BYTES = 8000  # the limit of a test's stored output
 INTERNAL_FAILURE_EXIT_CODE = 70  # the code of a process that failed outside of its test
 NO_RESULT_HEADLINE = "its process could not write its result"
+GUARDED_FOLDER = str(paths.HARNESS_FOLDER / "startup" / "guarded")
+UNTOGGLED_NOTE = "imported-without-toggles"  # written by `startup/guarded`
+UNTOGGLED_HEADLINE = (
+    "a Python that it started imported SGLang without the toggle, which is live in the guard's own "
+    "process and its forks alone"
+)
 
 
 @dataclass(frozen=True)
@@ -142,6 +149,7 @@ def supervise_test(
     attestations = files.build_path("attestations")
     live_engine.engine.recorder.set_folder(attestations)
     os.environ[bootstrap.ATTESTATIONS_VARIABLE] = str(attestations)
+    watch_started_processes()
     oom_kills = processes.count_oom_kills()
     resident = _sum_over_descendants(processes.read_resident_bytes, spared)
     inherited_bytes = max(processes.read_resident_bytes(os.getpid()), resident)
@@ -168,6 +176,8 @@ def supervise_test(
             ended = process_exit.describe_exit(code, killed_by_kernel=was_oom_kill, **exceeded)
             result = make_exit_result(ended)
         result.seconds = time.monotonic() - started
+    if (attestations / UNTOGGLED_NOTE).exists() and _is_changed(files.toggles):
+        result = SideResult("", Outcome.ERROR, headline=UNTOGGLED_HEADLINE)
     attested = attestation.read_attestations(attestations)
     result.ran = {
         toggle: sum(each.reach(toggle, direction) for each in attested)
@@ -188,6 +198,16 @@ def supervise_test(
 def _sum_over_descendants(measure: Callable[[int], int], spared: Collection[int]) -> int:
     """Measure the processes that run before a test starts: only a shared one does."""
     return sum(map(measure, processes.iterate_descendants(os.getpid(), spared)))
+
+
+def watch_started_processes() -> None:
+    """Have each Python that this process starts note an import of SGLang without toggles."""
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([GUARDED_FOLDER, *filter(None, path)]))
+
+
+def _is_changed(toggles: dict[str, str]) -> bool:
+    return any(direction != Direction.OBSERVE.value for direction in toggles.values())
 
 
 def delete_test_files(folder: Path, serial: int) -> None:

@@ -96,8 +96,9 @@ def describe_audit(audit: ReleaseAudit) -> str:
         return (
             f"{audit.ranks.count(FindingRank.REACHABLE)} reachable and "
             f"{audit.ranks.count(FindingRank.NEAR)} near in {audit.ranks.deployments} deployments "
-            f"of {audit.ranks.release}; possible by arithmetic alone: {len(possible)} findings"
-            f"{new}, {launched} of them in kernels that a deployment launches"
+            f"of {audit.ranks.release}; possible by arithmetic alone: "
+            f"{format_count(len(possible), 'finding')}{new}, "
+            f"{launched} of them in kernels that a deployment launches"
         )
     count = format_count(len(audit.findings), "finding")
     found = {(finding.module, finding.kernel) for finding in audit.findings}

@@ -60,7 +60,7 @@ def describe_run(proof_view: ProofView) -> str:
         return "Running did not settle all of it."
     if proof_view.green:
         proven = proof_view.run.counts.get("proven", 0)
-        return f"Every guard that applies notices its bug: {proven} of {proven} cells are proven."
+        return f"Every guard that applies notices its bug: {format_count(proven, 'cell')} proven."
     failed = len(proof_view.failed_cells)
     if failed:
         return f"{format_count(failed, 'cell')} {'is' if failed == 1 else 'are'} not proven."

@@ -23,6 +23,7 @@ import pytest
 import torch
 from hypothesis import example, given
 
+from fixtures import draft_features
 from fixtures import draft_positions as adapter
 from fixtures.reference_drafts import EagleDraft, name_backend
 from harness import checking
@@ -102,7 +103,7 @@ def test_drawn_tokens_come_with_the_odds_they_were_drawn_with(draft: EagleDraft)
 
 @pytest.fixture
 def _idle_ranks_are_apart() -> None:
-    if not adapter.HAS_IDLE:
+    if not draft_features.HAS_IDLE:
         skip_not_applicable("an idle rank goes through the loop of the others")
 
 

@@ -18,8 +18,10 @@ STORY = fix_parts.FixDescription("trial", "t", Symptom.CRASH, "trial")
 KERNELS = "sglang.kernels.ops.attention.decode_attention"
 
 
-def adopt_fix(module: str, line: str, becomes: str, brings: str) -> fix_parts.AdoptedToggle:
-    """Adopt a fix of the newest release, which no release has yet."""
+def adopt_fix(
+    module: str, line: str, becomes: str, brings: str, done: list[int] | None = None
+) -> fix_parts.AdoptedToggle:
+    """Adopt a fix of the newest release, which no release has yet; `done` gets the progress."""
     newest = load_trees()[-1]
     source = newest.read(module)
     assert source is not None
@@ -27,18 +29,22 @@ def adopt_fix(module: str, line: str, becomes: str, brings: str) -> fix_parts.Ad
     fixed = fixed.replace(line, becomes, 1)
     anchor = FixAnchor(newest, ToggleState.BUGGY, {module: (fixed, source.text)}, ())
     (part,), _ = fix_parts.split_fix(anchor)
+    report = ([] if done is None else done).append
     return fix_parts.adopt_part(
-        part, anchor, STORY, load_trees(), toggle_catalogue.load_catalogue()
+        part, anchor, STORY, load_trees(), toggle_catalogue.load_catalogue(), report
     )
 
 
 def test_each_release_that_lacks_it_imports_it_inside() -> None:
+    done: list[int] = []
     found = adopt_fix(
         MODULE,
         "num_draft_token - 1, dim=-1",
         "ceil_align(num_draft_token - 1, 1), dim=-1",
         "from sglang.srt.utils.common import ceil_align",
+        done,
     )
+    assert done == list(range(2, len(load_trees()) + 1)), "each release is counted as it is done"
     assert {cell.state for cell in found.timeline.resolved_edits} == {ToggleState.BUGGY}
     assert len(found.timeline.resolved_edits) == len(load_trees())
     for cell in found.timeline.resolved_edits:

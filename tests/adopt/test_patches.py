@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fixture_types import Output
 
+from harness.cli import progress_display
 from harness.cli.main import main
 from harness.core.errors import UnfixError
 from harness.fixes.adopt import fix_diff
+from harness.releases import provisioning
+from harness.releases.managed_releases import Release
+from harness.releases.source_trees import SourceTree
 
 CODE = "python/sglang/srt/layers/thing.py"
 HUNK = "@@ -1,3 +1,3 @@\n def f(n):\n-    return n\n+    return n + 1\n \n"
@@ -98,6 +105,23 @@ def test_a_misfitting_diff_is_refused(text: str, says: str, tmp_path: Path, caps
 def test_a_wrong_call_says_what_is_wrong(words: list[str], says: str, capsys: Output) -> None:
     assert main(["adopt", *words]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_comparison_reads_two_releases_and_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    fetched: list[str] = []
+    ensure = provisioning.ensure_sources
+
+    def note(releases: Sequence[Release], report: Any) -> list[SourceTree]:
+        fetched.extend(release.name for release in releases)
+        return ensure(releases, report)
+
+    monkeypatch.setattr(provisioning, "ensure_sources", note)
+    monkeypatch.setattr(progress_display, "FIRST_INTERVAL", 0.05)
+    assert main(["adopt", "--between", "0.5.10", "0.5.9", "no_such_function"]) == 2
+    assert fetched == ["0.5.9", "0.5.10"]
+    assert re.search(r"comparing 0\.5\.9 with 0\.5\.10: \d+ of \d{4}", capsys.readouterr().err)
 
 
 def test_the_first_commit_has_nothing_before_it(tmp_path: Path, capsys: Output) -> None:

@@ -29,6 +29,9 @@ def test_the_fix_that_removes_the_symptom(bisect: Bisect) -> None:
     assert part["minimal_sets"] == [[culprit]]
     (usual,) = re.findall(r"one culprit takes about (\d+) runs", done.stderr)
     assert 5 < int(usual) < len(part["toggles"])
+    assert len(found["trials"]) <= int(usual)
+    reached = [trial["reach_by_toggle"] or {} for trial in found["trials"]]
+    assert all(one[culprit] for one in reached if culprit in one), "a constant that is imported ran"
     assert part["others_show_symptom"] is False
     assert "@@" in part["patches"][culprit]
     proof = [(t["toggles"], t["answer"]) for t in found["trials"] if t["why"] == "proof"]

@@ -44,6 +44,13 @@ def test_each_end_has_its_name_and_none_hides_another(drive: Drive) -> None:
     assert hows["hang"] == "ran past its limit of 1 s"
 
 
+def test_a_ctrl_c_in_the_terminal_reaches_no_supervisor_of_a_cell(drive: Drive) -> None:
+    """It reaches the terminal's own session, and a supervisor has to outlive the run's end."""
+    drive.write(make_cell("session", "ps -o sid= -p $PPID"))
+    assert drive.run() == 0
+    assert int(drive.newest().cells[0].attempts[0].output) != os.getsid(0)
+
+
 def test_a_command_that_is_not_here_is_not_ready_and_that_alone_ends_with_3(drive: Drive) -> None:
     gone = make_cell("gone", "", command=["no-such-program"])
     drive.write(gone, make_cell("fine", "true"))

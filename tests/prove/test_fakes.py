@@ -107,7 +107,7 @@ STATE = {
     "pytest_s_own_folder": "toothless",
     "mode_of_its_own_file": BY_CHANCE,
     "memory_that_forks_share": BY_CHANCE,
-    "compiled_kernels": BY_CHANCE,
+    "compiled_kernels": "toothless",
     "shared_memory_of_a_name": BY_CHANCE if NO_NAMESPACES and not CAN_CONFINE else ALIKE,
     "shared_memory_of_a_key": BY_CHANCE if NO_NAMESPACES else "toothless",
     "shared_memory_by_an_open_folder": "broken" if CAN_CONFINE else BY_CHANCE,
@@ -132,7 +132,32 @@ IMPORTS = {
     "constant_by_its_name": "broken",
     "object_of_its_import": "broken",
 }
-FAKES = {"imports": IMPORTS, "sides": SIDES, "reports": REPORTS, "draws": DRAWS, "state": STATE}
+COPIES = dict.fromkeys(
+    (
+        "reloads_the_module",
+        "imports_the_module_again",
+        "imports_the_file_by_another_name",
+        "runs_the_file",
+        "runs_the_text",
+        "runs_the_bytecode",
+        "copies_the_package",
+        "asks_a_child",
+        "asks_a_spawned_process",
+    ),
+    "broken",
+)
+SNAPSHOTS = dict.fromkeys(("all_names", "signature", "copied_function"), "broken")
+NAMES = {"made_name": "broken"}
+FAKES = {
+    "copies": COPIES,
+    "snapshots": SNAPSHOTS,
+    "names": NAMES,
+    "imports": IMPORTS,
+    "sides": SIDES,
+    "reports": REPORTS,
+    "draws": DRAWS,
+    "state": STATE,
+}
 BY_NAME = {name: verdict for kind in FAKES.values() for name, verdict in kind.items()}
 Verdicts = dict[str, dict[str, str]]  # by the fake, and by its cell
 
@@ -196,7 +221,7 @@ def test_a_fake_gets_the_verdict_it_earns(
     assert others == {}
 
 
-def test_a_cell_says_why_it_is_flaky_or_undrawn(cells: dict[str, dict[str, Any]]) -> None:
+def test_a_cell_says_why_it_is_flaky_undrawn_or_broken(cells: dict[str, dict[str, Any]]) -> None:
     words = {
         "flaky": (" with the fix reverted and ", "FlakyFailure"),
         "undrawn": ("nothing was compared",),
@@ -204,6 +229,8 @@ def test_a_cell_says_why_it_is_flaky_or_undrawn(cells: dict[str, dict[str, Any]]
     assert {cell["verdict"] for cell in cells.values()} >= words.keys()
     for name, cell in cells.items():
         assert any(each in cell["why"] for each in words.get(cell["verdict"], ("",))), name
+    assert "is no report of the bug" in cells["has_a_name_error_when_buggy"]["why"]
+    assert not any("is no report" in cells[name]["why"] for name in ("coroutine", "all_names"))
 
 
 def count_proven(prove: Prove, guard: str) -> int:

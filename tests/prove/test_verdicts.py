@@ -146,3 +146,14 @@ def test_no_process_survives_the_run(cells: Cells, prove: Prove) -> None:
     pids = [int(pid) for file in files for pid in file.read_text().split()]
     assert len(pids) >= 3 + 2
     wait_until(lambda: not any(map(is_alive, pids)))
+
+
+def test_a_run_as_json_has_the_toggles_of_its_cells_alone(
+    finished_prove: tuple[int, dict[str, Any]],
+) -> None:
+    run = finished_prove[1]
+    guarded = {cell["toggle"] for cell in run["cells"]}
+    assert {toggle["id"] for toggle in run["toggles"]} == guarded & set(
+        run["releases"][0]["states"]
+    )
+    assert run["releases"][0]["patches"].keys() <= guarded < run["releases"][0]["states"].keys()

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory import write_toggle
 
 from harness import toggles
 from harness.core.cpp_tokens import is_cpp_path
+from harness.core.errors import PatchError
 from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus, find_toggle_status
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import Toggle
@@ -144,6 +146,21 @@ def test_all_at_once_at_import_hold_what_they_hold_live(tmp_path: Path) -> None:
         for name in held.keys() - CLOCKS
         if held[name] != held_live[name]
     }
-    for k, v in differing.items():
-        print(k, str(v)[:300], file=sys.stderr)
     assert differing == {}
+
+
+def test_a_function_that_imports_have_called_is_toggled_at_import_alone(tmp_path: Path) -> None:
+    """A guard that compares the constant with a fresh call would be proven by half a change."""
+    stats, constant = "sglang.srt.observability.req_time_stats", "SGLANG_TEST_REQUEST_TIME_STATS"
+    target = "sglang.srt.utils.common:get_bool_env_var"
+    forms = 'truthy_values = ("true", "1")', 'truthy_values = ("true", "1", "0")'
+    write_toggle(tmp_path, "zero-is-true", target, *forms, releases=">=0.5")
+    with warnings.catch_warnings(action="ignore"):
+        importlib.import_module(stats)
+    refusal = pytest.raises(PatchError, match="what an import computed with get_bool_env_var")
+    with refusal, toggles.reverted("zero-is-true", folders=(tmp_path,)):
+        pass
+    at_import = {"SGLANG_DEBUG_REVERT_PR": "zero-is-true", "UNFIX_TOGGLES": str(tmp_path)}
+    for environment, value in ((at_import, "True"), ({}, "False")):
+        _, held = import_in_process([stats], {constant: "0", **environment}, ([], []))
+        assert held[f"{stats}:{constant}"] == value

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,7 +102,11 @@ def run_command(arguments: argparse.Namespace) -> int:
         return _run_suites(request, registry.select_all(request.fix))
     # Refuse a wrong call before any download.
     patch = None if request.between else _read_patch(request)
-    trees = provisioning.ensure_sources(managed_releases.list_releases(), options.report_status)
+    releases = managed_releases.list_releases()
+    if request.between and not request.hunks:  # the other releases are for the toggle
+        ends = [one for one in releases if one.name in request.between]
+        releases = ends if len(ends) == len(set(request.between)) else releases
+    trees = provisioning.ensure_sources(releases, options.report_status)
     if patch is None:
         changes, newer = _list_changes_between(request, trees)
         if not request.hunks:
@@ -121,10 +126,11 @@ def run_command(arguments: argparse.Namespace) -> int:
             toggle_writer.check_unused_id(name, registry)
     adopted = []
     for name, part in zip(names, parts, strict=True):
-        options.report_status(
-            f"following {name} from {anchor.tree.name} through {len(trees)} releases"
-        )
-        adopted.append(fix_parts.adopt_part(part, anchor, replace(story, id=name), trees, registry))
+        what = f"following {name} from {anchor.tree.name} through the releases"
+        options.report_status(what)
+        told = replace(story, id=name)
+        with _show_progress(what, len(trees)) as report:
+            adopted.append(fix_parts.adopt_part(part, anchor, told, trees, registry, report))
     files = []
     if not request.dry_run:
         files = [
@@ -132,6 +138,14 @@ def run_command(arguments: argparse.Namespace) -> int:
             for adoption in adopted
         ]
     return _report_adopted(request, adopted, files, (*anchor.left_out, *omitted), trees)
+
+
+@contextlib.contextmanager
+def _show_progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show how far the block is; it says how much is done."""
+    with ProgressBars() as progress:
+        task = progress.bar.add_task(what, total=total)
+        yield lambda done: progress.bar.update(task, completed=done)
 
 
 def _get_folder(request: AdoptRequest) -> Path:
@@ -216,7 +230,9 @@ def _list_changes_between(
         raise CommandLineError(
             "--between needs words of a module or function to look in", request.usage
         )
-    changes = fix_parts.find_release_changes(older, newer, request.fix)
+    count = sum(1 for _ in newer.modules())
+    with _show_progress(f"comparing {older.name} with {newer.name}", count) as report:
+        changes = fix_parts.find_release_changes(older, newer, request.fix, report)
     if not changes:
         raise UnfixError(
             f"nothing called {' '.join(request.fix)} changed between {older.name} and "

@@ -11,6 +11,7 @@ from harness.cli import options
 from harness.cli.bisect.execution import choose_candidates, list_releases_between
 from harness.cli.bisect.preparation import PreparedSearch, prepare_new_search
 from harness.core.errors import UnfixError
+from harness.core.wording import format_count
 from harness.releases import provisioning
 from harness.runs.bisect import guard_runner, search_driver
 from harness.runs.bisect.request import BisectRequest
@@ -44,7 +45,7 @@ def _print_toggle_plan(prepared: PreparedSearch, is_guard: bool, as_json: bool) 
         options.print_json({**msgspec.to_builtins(plan), "runs": runs})
         return
     verb = "taken out of" if plan.direction == "revert" else "put into"
-    print(f"{len(plan.toggles)} toggles can be {verb} SGLang {plan.where}:")
+    print(f"{format_count(len(plan.toggles), 'toggle')} can be {verb} SGLang {plan.where}:")
     for name in plan.toggles:
         print(f"  {name}")
     for pair in plan.conflicts:
@@ -68,5 +69,5 @@ def _print_release_plan(names: list[str], as_json: bool) -> None:
     if as_json:
         options.print_json({"releases": names, "runs": {"at most": most}})
         return
-    print(f"{len(names)} releases: {', '.join(names)}")
+    print(f"{format_count(len(names), 'release')}: {', '.join(names)}")
     print(f"runs to find the step: {most} at most; then a search over its toggles on both sides")

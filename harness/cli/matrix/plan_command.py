@@ -112,7 +112,7 @@ def _format_total_time(plan: MatrixPlan) -> str:
     if plan.estimated is None:
         return "unknown, as none of them ran yet"
     unknown = sum(cell.seconds is None for cell in plan.cells)
-    rest = f", {unknown} cells by the mean" if unknown else ""
+    rest = f", {format_count(unknown, 'cell')} by the mean" if unknown else ""
     return f"{format_duration(plan.estimated)} by stored runs{rest}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.cli.progress_display import ProgressBars
 from harness.core.outcomes import Verdict
+from harness.core.wording import format_count
 from harness.runs.mutate.line_coverage import GuardCoverage
 from harness.runs.mutate.listener import MutationListener
 from harness.runs.mutate.messages import MutationWorkerReady
@@ -28,7 +29,8 @@ class MutateProgress(ProgressBars, MutationListener):
         if unknown and self.mutation.settings.get("suite") == []:
             left += ": `--suite NAME` takes the guards of one suite alone"
         self.print_line(
-            f"SGLang {ready.release}: ready in {ready.seconds:.0f} s; {guards} guards{left}"
+            f"SGLang {ready.release}: ready in {ready.seconds:.0f} s; "
+            f"{format_count(guards, 'guard')}{left}"
         )
 
     def report_coverage(self, coverage: GuardCoverage, done_count: int, guard_count: int) -> None:

@@ -117,7 +117,7 @@ def record_base(request: PrRequest, base: str, as_json: bool) -> int:
     if as_json:
         options.print_json({"base": target.name, "guards": len(coverages)})
     else:
-        print(f"{target.name}: the lines of {len(coverages)} guards are recorded")
+        print(f"{target.name}: the lines of {format_count(len(coverages), 'guard')} are recorded")
     return 0
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from rich.progress import TaskID
 
 from harness.cli.progress_display import ProgressBars
+from harness.core.wording import format_count, format_duration
 from harness.runs.prove.plan import ProveRequest
 from harness.runs.prove.release_pool import ProveListener
 from harness.store.prove.values import CellResult, ReleaseFacts, SideResult
+
+SECONDS_PER_BUILD = 15.0  # of a core that does nothing else, as measured
 
 
 class ProveProgress(ProgressBars, ProveListener):
@@ -33,7 +36,10 @@ class ProveProgress(ProgressBars, ProveListener):
         words = f"SGLang {facts.release} on {facts.device}"
         if self.bar.disable:
             ready = f"ready in {facts.seconds_to_start:.0f} s"
-            self.print_line(f"{words}: {ready}; {cells} cells, {sides} tests to run")
+            self.print_line(
+                f"{words}: {ready}; {format_count(cells, 'cell')}, "
+                f"{format_count(sides, 'test')} to run"
+            )
         task = self._find_task(facts.release, facts.device)
         self.bar.update(task, description=words, total=sides, completed=0)
 
@@ -48,6 +54,15 @@ class ProveProgress(ProgressBars, ProveListener):
         if cell.verdict is not None and not cell.verdict.is_good:
             self.print_line(f"{cell.verdict.value}: {cell.toggle} on {cell.release}, {cell.guard}")
             self.print_line(f"    {cell.why}")
+
+    def report_builds(self, release: str, built: int, count: int) -> None:
+        key = release, "builds"
+        if key not in self.task_ids:
+            words = f"CUDA modules of SGLang {release}, built once"
+            needed = format_duration(SECONDS_PER_BUILD * count / self.request.jobs)
+            self.print_line(f"{words}: {count}, about {needed}, while guards without them run")
+            self.task_ids[key] = self.bar.add_task(words, total=count)
+        self.bar.update(self.task_ids[key], completed=built)
 
     def report_problem(self, release: str, text: str) -> None:
         self.print_line(f"SGLang {release}: {text}")

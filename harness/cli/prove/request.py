@@ -21,6 +21,7 @@ from harness.fixes.registry.schema import Toggle
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.guards import proof_exceptions
 from harness.releases import source_trees
+from harness.runs.kernels import module_builds
 from harness.runs.prove import plan
 from harness.runs.prove.plan import ProveRequest
 from harness.store.database import Store
@@ -146,7 +147,7 @@ def make_request(
     cells = earlier.cells if earlier is not None else []
     files = guard_needs.find_guard_files(call.words, toggles, places)
     if call.command == "prove" and call.device != "cuda":
-        guard_needs.bring_toolkit(files, toggles, targets, jobs)
+        guard_needs.bring_toolkit(files, toggles, targets)
     is_whole = call.command == "prove" and call.device == "cpu" and not (call.words or call.k)
     return ProveRequest(
         kind=call.command,
@@ -167,5 +168,6 @@ def make_request(
         finished_cells={cell.key: cell for cell in cells if call.resume is not None},
         known_seconds=ProveTable(store).load_average_seconds(),
         files_by_device=guard_needs.group_by_device(files) if is_whole else {},
+        start_builds=module_builds.start_builds,
         exceptions=proof_exceptions.load_project_exceptions(catalogue),
     )

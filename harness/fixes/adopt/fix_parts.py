@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,6 +121,7 @@ def adopt_part(
     description: FixDescription,
     trees: Sequence[SourceTree],
     registry: ToggleCatalogue,
+    report: Callable[[int], object] = lambda done: None,
 ) -> AdoptedToggle:
     """Build a toggle from a part of a fix, with its edits on every release."""
     resolved = resolve_edits(part.edits, anchor.tree)
@@ -131,7 +132,7 @@ def adopt_part(
         if isinstance(needed, str):
             raise UnfixError(f"{part.name}: {needed}")
         resolved = needed
-    run = release_timeline.trace_edits(resolved, trees)
+    run = release_timeline.trace_edits(resolved, trees, report)
     variants = release_timeline.build_variants(run)
     if not variants:
         raise UnfixError(
@@ -163,11 +164,18 @@ class ReleaseChange:
 
 
 def find_release_changes(
-    older: SourceTree, newer: SourceTree, words: Sequence[str]
+    older: SourceTree,
+    newer: SourceTree,
+    words: Sequence[str],
+    report: Callable[[int], object] = lambda done: None,
 ) -> list[ReleaseChange]:
-    """Find the differences of two releases in modules or definitions named by all words."""
+    """Find the differences of two releases in modules or definitions named by all words.
+
+    `report` gets the number of modules that were read.
+    """
     found = []
-    for module in newer.modules():
+    for number, module in enumerate(newer.modules()):
+        report(number)
         after = (
             newer.read(module) if RUNTIME_MODULE.match(f"{module.replace('.', '/')}.py") else None
         )

@@ -7,7 +7,7 @@ both, with metavariables for the parts in which they differ if necessary.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from harness.fixes.adopt.edit_porting import (
@@ -32,10 +32,15 @@ class EditTimeline:
         return [cell for _, cell in self.cells if isinstance(cell, ResolvedEdits)]
 
 
-def trace_edits(anchor: ResolvedEdits, trees: Sequence[SourceTree]) -> EditTimeline:
+def trace_edits(
+    anchor: ResolvedEdits,
+    trees: Sequence[SourceTree],
+    report: Callable[[int], object] = lambda done: None,
+) -> EditTimeline:
     """Port edits release by release, forwards and backwards, each from the last that has them.
 
-    The anchor is one of the releases, or a commit between two of them.
+    The anchor is one of the releases, or a commit between two of them. `report` gets the number of
+    releases that are done.
     """
     anchor_key = (anchor.tree.version, anchor.tree.name)
     cells: dict[str, ResolvedEdits | str] = {}
@@ -51,6 +56,7 @@ def trace_edits(anchor: ResolvedEdits, trees: Sequence[SourceTree]) -> EditTimel
             ported = port_edits(last, tree)
             cells[tree.name] = ported
             last = ported if isinstance(ported, ResolvedEdits) else last
+            report(len(cells))
     return EditTimeline(tuple((tree, cells[tree.name]) for tree in trees))
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from harness.core import machine, paths
 from harness.core.errors import NotReadyError
+from harness.core.wording import format_count
 from harness.patching.child_environment import SINGLE_THREAD, ChildEnvironment
 from harness.runs.audit.findings import (
     CONFIRMED,
@@ -47,7 +48,7 @@ def confirm_on_gpu(
         )
     name = machine.describe_gpus().split(",")[0]
     pending = [each for each in audit.findings if each.trials]
-    report(f"running {len(pending)} findings on one {name}")
+    report(f"running {format_count(len(pending), 'finding')} on one {name}")
     results: dict[FindingId, str] = {}
     for index, result in _iterate_results(pending, location, jobs, seconds):
         results[_make_id(pending[index])] = result

@@ -148,6 +148,7 @@ class CommandRunner:
             applied = {toggle for one in attestations for toggle in one.toggles}
             reach_by_toggle = {
                 name: sum(one.reach(name, direction.value) for one in attestations)
+                or sum(one.has_set_constant(name) for one in attestations)
                 for name, direction in job.choices
             }
             missing = [name for name, _ in job.choices if name not in applied]

@@ -7,10 +7,11 @@ import math
 import os
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 from harness.core import paths
 from harness.core.outcomes import Verdict
@@ -29,6 +30,17 @@ from harness.workers.release_target import ReleaseTarget
 
 CellKey = tuple[str, str, str, str]  # release, device, toggle, guard
 SIDES_BY_KIND = {"prove": ["buggy", "fixed"], "lifecycle": ["as is"]}
+
+
+class ModulesBuilt(Protocol):
+    """CUDA modules that are built while guards run."""
+
+    def is_missing(self, names: Iterable[str]) -> bool: ...
+
+
+ReportBuilds = Callable[[int, int], None]  # how many are built, of how many
+# From a release, the digest of its sources, the names of modules, and how many are built at once.
+StartBuilds = Callable[[ReleaseTarget, str, set[str], int, ReportBuilds], ModulesBuilt | None]
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,7 @@ class ProveRequest:
     exceptions: tuple[ProofException, ...] = ()  # the list of suites/proof_exceptions.yaml
     # Files whose guards run on another device in this run, by that device.
     files_by_device: dict[str, list[Path]] = field(default_factory=dict)
+    start_builds: StartBuilds | None = None  # None: each guard builds by itself
 
     @property
     def runs_all_guards(self) -> bool:

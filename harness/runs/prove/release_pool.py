@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from harness.core import machine
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.patch_plan import format_toggle_diff
-from harness.runs.prove.plan import ReleasePlan
+from harness.runs.prove.plan import ModulesBuilt, ReleasePlan, StartBuilds
 from harness.store.prove.table import ProveTable
 from harness.store.prove.values import CellResult, ProveRun, ReleaseFacts, SideResult
 from harness.workers.engine import Assignment, WorkerEnd
@@ -30,6 +31,8 @@ class ProveListener:
     def report_verdict(self, cell: CellResult) -> None: ...
 
     def report_problem(self, release: str, text: str) -> None: ...
+
+    def report_builds(self, release: str, built: int, count: int) -> None: ...
 
 
 class ReleasePool(GuardPool[TaskKey]):
@@ -57,6 +60,8 @@ class ReleasePool(GuardPool[TaskKey]):
         self.plan, self.run, self.store, self.listener = plan, run, store, listener
         self.waiting = plan.waiting_tasks
         self._run_folders: list[str] = []  # what the workers' runs may write
+        self._prepared: dict[str, tuple[str, ...]] = {}  # by guard, what is built for it
+        self._builds: ModulesBuilt | None = None
 
     # Workers
 
@@ -88,6 +93,8 @@ class ReleasePool(GuardPool[TaskKey]):
     def plan_items(self, collected: GuardsCollected) -> None:
         plan = self.plan
         cells = plan.plan_tasks(collected)
+        guarded, patches = {cell.toggle for cell in cells}, plan.facts.patches
+        plan.facts.patches = {name: patches[name] for name in patches if name in guarded}
         self.store.save_release(self.run.id, plan.facts)
         self.store.save_planned_cells(self.run.id, cells)
         for problem in plan.facts.problems:
@@ -96,6 +103,27 @@ class ReleasePool(GuardPool[TaskKey]):
         for cell in cells:
             if cell.verdict is not None:
                 self._store_verdict(cell)
+        start = self.request.start_builds
+        if start is not None and self.request.device != "cuda":
+            self._build_modules(collected, start)
+
+    def _build_modules(self, collected: GuardsCollected, start: StartBuilds) -> None:
+        """Start to build what the waiting guards need, and let the others run first."""
+        self._prepared = {task.guard: task.prepared for task in collected.tasks}
+        names = {name for task in self.waiting for name in self._prepared[task[1]]}
+        sources = self.run.settings.get("sources", {}).get(self.name, "")
+        report = partial(self.listener.report_builds, self.name)
+        self._builds = start(self.plan.target, sources, names, self.jobs, report)
+        self.blocked.extend(self.waiting)
+        self.waiting.clear()
+        self.refill()
+
+    def refill(self) -> None:
+        """Let the items run whose modules are built."""
+        for item in [self.blocked.popleft() for _ in range(len(self.blocked))]:
+            needed = self._prepared[item[1]]
+            is_blocked = self._builds is not None and self._builds.is_missing(needed)
+            (self.blocked if is_blocked else self.waiting).append(item)
 
     def make_request(self, item: TaskKey) -> tuple[TaskKey, TestRequest]:
         plan = self.plan

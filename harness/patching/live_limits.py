@@ -1,0 +1,110 @@
+"""What a live change cannot reach: results of imports, and copies of the code that a test makes.
+
+Invariant: a guard compares nothing with the code as it was before the change. Example: a guard that
+reloads a toggled module, or runs its file under another name, gets the code without the change, as
+it would not in a process that was patched at import; so either raises PatchError.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable
+from importlib.util import cache_from_source
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+from harness.core.errors import PatchError
+from harness.core.paths import HARNESS_FOLDER, shorten_release_paths
+from harness.patching.import_runs import RUNS
+from harness.patching.live_patches import FunctionPatch, refuse_live_change
+from harness.patching.module_variants import ModuleVariant
+
+_READERS_OF_DEFAULTS = ("__defaults__", "__kwdefaults__", "signature", "getfullargspec")
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+_SOURCE_READERS = ("inspect.py", "linecache.py", "traceback.py")
+
+
+def refuse_results_of_imports(variant: ModuleVariant) -> None:
+    """Raise PatchError if an import has computed something with what a variant changes."""
+    for target, called, code in variant.changed_code:
+        if RUNS.has_run(code):
+            refuse_live_change(target, f"what an import computed with {called}, which ran then,")
+        if holder := _find_kept_code(code, variant):
+            refuse_live_change(target, f"{holder}, which has the code of {called},")
+    for target in variant.changed_defaults:
+        for name in _READERS_OF_DEFAULTS:
+            if found := RUNS.find_reader(name, only_guards=True):
+                what = f"what line {found.line} of {found.file} reads of defaults"
+                refuse_live_change(target, what)
+    for target, name, holders in variant.changed_names:
+        if found := RUNS.find_reader(name, holders):
+            what = f"what line {found.line} of {found.file} derives from {name}"
+            refuse_live_change(target, what)
+        if found := RUNS.find_snapshot():
+            refuse_live_change(target, f"what line {found.line} of {found.file} reads of all names")
+
+
+def _find_kept_code(code: CodeType, variant: ModuleVariant) -> str:
+    """Find a name of a test's module that holds this code, and that the variant does not change."""
+    changed = {id(one.function) for one in variant.patches if isinstance(one, FunctionPatch)}
+    if not any(
+        f.function.__code__ is code for f in variant.patches if isinstance(f, FunctionPatch)
+    ):
+        return ""  # of a nested function
+    for module in RUNS.iterate_test_modules():
+        for name, value in list(vars(module).items()):
+            kept = value.__code__ if isinstance(value, FunctionType) else value
+            if kept is code and id(value) not in changed:
+                return f"{name} of {shorten_release_paths(str(module.__file__))}"
+    return ""
+
+
+class CopyWatch:
+    """Refuses what would give a test the code of a toggled module without its toggle."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, str] = {}  # of toggled modules, compiled ones as well
+        self._is_installed = False
+
+    def watch(self, names: Iterable[str]) -> None:
+        """Watch these modules from here on, and no others."""
+        RUNS.toggled_modules = frozenset(names)
+        self._files = {}
+        for name in RUNS.toggled_modules:
+            file = getattr(sys.modules.get(name), "__file__", None)
+            if file and file.endswith(".py"):
+                places = (file, cache_from_source(file))
+                self._files |= {os.path.realpath(place): name for place in places}
+        if self._files and not self._is_installed:
+            sys.addaudithook(self._audit)  # for good
+            self._is_installed = True
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open" or not self._files or not RUNS.is_test_running:
+            return
+        path = arguments[0]
+        name = self._files.get(os.path.realpath(path)) if isinstance(path, str) else None
+        if name is not None and _is_read_by_test(sys._getframe(1)):
+            raise PatchError(
+                f"the test reads the file of {name}, whose code is toggled live: a copy of it is "
+                "the code without the toggle, and no reference"
+            )
+
+
+def _is_read_by_test(frame: FrameType | None) -> bool:
+    """Return whether neither a traceback, nor the harness, nor a package reads here."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.endswith(_SOURCE_READERS) or file.startswith(str(HARNESS_FOLDER)):
+            return False
+        if "site-packages" in file:
+            return False
+        if not file.startswith((*_LIBRARIES, "<frozen")):
+            return True
+        frame = frame.f_back
+    return False
+
+
+COPIES = CopyWatch()
