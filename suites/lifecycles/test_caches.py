@@ -21,7 +21,10 @@ from fixtures.lifecycles.program_run import Program
 from fixtures.lifecycles.setups import Setup
 from fixtures.lifecycles.strategies import draw_programs, draw_programs_of_any_server
 
-pytestmark = pytest.mark.before_forks(ready=setups.import_scheduler)
+pytestmark = [
+    pytest.mark.before_forks(ready=setups.import_scheduler),
+    pytest.mark.runs_on("virtual"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -30,11 +33,24 @@ def _schedulers_run_on_the_virtual_gpu() -> None:
     setups.skip_on_unknown_releases()
 
 
+@pytest.mark.guards(
+    "retraction-frees-shared-pages",
+    "finished-request-keeps-its-lock",
+    "extended-request-keeps-two-locks",
+    "request-reads-freed-duplicates",
+    "insert-frees-the-shared-prefix",
+    "request-keeps-its-row",
+)
 @given(program=draw_programs(Setup()))
 def test_a_tree_of_tokens(program: Program) -> None:
     program.run()
 
 
+@pytest.mark.guards(
+    "finished-requests-fill-the-batch",
+    "pause-forgets-new-requests",
+    "pause-handles-a-result-twice",
+)
 @given(program=draw_programs(Setup(page=4, overlap=True)))
 def test_a_tree_of_pages_with_overlap(program: Program) -> None:
     program.run()
@@ -50,6 +66,7 @@ def test_no_tree(program: Program) -> None:
     program.run()
 
 
+@pytest.mark.guards("29350", "29352", "window-slots-not-freed")
 @given(program=draw_programs(Setup(model="gpt_oss", overlap=True)))
 def test_windows_of_tokens(program: Program) -> None:
     program.run()
@@ -60,6 +77,7 @@ def test_windows_smaller_than_a_page(program: Program) -> None:
     program.run()
 
 
+@pytest.mark.guards("29349-stale-copy")
 @given(program=draw_programs(Setup(model="qwen3_next")))
 def test_recurrent_states(program: Program) -> None:
     program.run()
@@ -67,6 +85,11 @@ def test_recurrent_states(program: Program) -> None:
 
 @given(program=draw_programs(Setup(model="deepseek_v2", page=4, overlap=True)))
 def test_latent_attention(program: Program) -> None:
+    program.run()
+
+
+@given(program=draw_programs(Setup(page=4, host="write_through")))
+def test_copies_on_the_host(program: Program) -> None:
     program.run()
 
 
