@@ -53,19 +53,23 @@ def _shrinking_ends_soon() -> Iterator[None]:
     "insert-frees-the-shared-prefix",
     "request-keeps-its-row",
     "split-forgets-locks",
+    "flush-keeps-the-tree",
+    "finished-request-frees-the-shared-prefix",
 )
 @given(program=draw_programs(Setup()))
 def test_a_tree_of_tokens(program: Program) -> None:
     program.run()
 
 
-@pytest.mark.guards(
-    "finished-requests-fill-the-batch",
-    "pause-forgets-new-requests",
-    "pause-handles-a-result-twice",
-)
+@pytest.mark.guards("pause-handles-a-result-twice", "aborted-chunk-keeps-its-slots")
 @given(program=draw_programs(Setup(page=4, overlap=True)))
 def test_a_tree_of_pages_with_overlap(program: Program) -> None:
+    program.run()
+
+
+@pytest.mark.guards("finished-requests-fill-the-batch", "pause-forgets-new-requests")
+@given(program=draw_programs(Setup(overlap=True, requests=2, chunk=64)))
+def test_two_requests_at_a_time(program: Program) -> None:
     program.run()
 
 
@@ -98,7 +102,7 @@ def test_windows_smaller_than_a_page(program: Program) -> None:
 
 
 @pytest.mark.guards("29349-stale-copy", "finished-state-freed-in-the-tree")
-@given(program=draw_programs(Setup(model="qwen3_next"), longest=48))
+@given(program=draw_programs(Setup(model="qwen3_next", tokens=72), longest=48))
 def test_recurrent_states(program: Program) -> None:
     program.run()
 
