@@ -67,12 +67,6 @@ def test_a_tree_of_pages_with_overlap(program: Program) -> None:
     program.run()
 
 
-@pytest.mark.guards("finished-requests-fill-the-batch", "pause-forgets-new-requests")
-@given(program=draw_programs(Setup(overlap=True, requests=2, chunk=64)))
-def test_two_requests_at_a_time(program: Program) -> None:
-    program.run()
-
-
 @given(program=draw_programs(Setup(mixed=True, overlap=True, priorities=True)))
 def test_mixed_batches_with_priorities(program: Program) -> None:
     program.run()
