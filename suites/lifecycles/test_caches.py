@@ -13,6 +13,8 @@ Programs are drawn before they run, so that no draw depends on the code under te
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 
@@ -20,8 +22,14 @@ from fixtures.lifecycles import setups
 from fixtures.lifecycles.program_run import Program
 from fixtures.lifecycles.setups import Setup
 from fixtures.lifecycles.strategies import draw_programs, draw_programs_of_any_server
+from harness.guards import hypothesis_adapter
 
-pytestmark = pytest.mark.before_forks(ready=setups.import_scheduler)
+SHRINKING_SECONDS = 10
+
+pytestmark = [
+    pytest.mark.before_forks(ready=setups.import_scheduler),
+    pytest.mark.runs_on("virtual"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -30,11 +38,30 @@ def _schedulers_run_on_the_virtual_gpu() -> None:
     setups.skip_on_unknown_releases()
 
 
+@pytest.fixture(autouse=True)
+def _shrinking_ends_soon() -> Iterator[None]:
+    """Each failed program costs a new server."""
+    with hypothesis_adapter.limit_shrinking(SHRINKING_SECONDS):
+        yield
+
+
+@pytest.mark.guards(
+    "retraction-frees-shared-pages",
+    "finished-request-keeps-its-lock",
+    "extended-request-keeps-two-locks",
+    "request-reads-freed-duplicates",
+    "insert-frees-the-shared-prefix",
+    "request-keeps-its-row",
+    "split-forgets-locks",
+    "flush-keeps-the-tree",
+    "finished-request-frees-the-shared-prefix",
+)
 @given(program=draw_programs(Setup()))
 def test_a_tree_of_tokens(program: Program) -> None:
     program.run()
 
 
+@pytest.mark.guards("pause-handles-a-result-twice", "aborted-chunk-keeps-its-slots")
 @given(program=draw_programs(Setup(page=4, overlap=True)))
 def test_a_tree_of_pages_with_overlap(program: Program) -> None:
     program.run()
@@ -50,6 +77,14 @@ def test_no_tree(program: Program) -> None:
     program.run()
 
 
+@pytest.mark.guards(
+    "29350",
+    "29352",
+    "window-slots-not-freed",
+    "window-slots-freed-twice",
+    "split-forgets-window-locks",
+    "retraction-keeps-the-window-cursor",
+)
 @given(program=draw_programs(Setup(model="gpt_oss", overlap=True)))
 def test_windows_of_tokens(program: Program) -> None:
     program.run()
@@ -60,13 +95,21 @@ def test_windows_smaller_than_a_page(program: Program) -> None:
     program.run()
 
 
-@given(program=draw_programs(Setup(model="qwen3_next")))
+@pytest.mark.guards("29349-stale-copy", "finished-state-freed-in-the-tree")
+@given(program=draw_programs(Setup(model="qwen3_next", tokens=72), longest=48))
 def test_recurrent_states(program: Program) -> None:
     program.run()
 
 
 @given(program=draw_programs(Setup(model="deepseek_v2", page=4, overlap=True)))
 def test_latent_attention(program: Program) -> None:
+    program.run()
+
+
+@pytest.mark.guards("write-keeps-its-lock", "load-keeps-its-host-lock")
+@given(program=draw_programs(Setup(page=4, host="write_through")))
+def test_copies_on_the_host(program: Program) -> None:
+    setups.skip_without_known_host()
     program.run()
 
 

@@ -1,6 +1,8 @@
-"""Writes of keys and values into a cache's slots."""
+"""Writes of keys and values into a cache's slots, and copies between a GPU and its host."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 
@@ -52,3 +54,26 @@ def set_mla_kv_buffer(
     written = find_written_rows(loc, reserved_skip_index)
     rows = torch.cat([cache_k_nope[written], cache_k_rope[written]], dim=-1)
     store_rows(rows, kv_buffer, loc[written])
+
+
+@stand_in("sgl_kernel.kvcacheio.transfer_kv_direct", source="sgl-kernel/csrc/kvcacheio/transfer.cu")
+def transfer_kv_direct(
+    src_layers: Sequence[torch.Tensor],
+    dst_layers: Sequence[torch.Tensor],
+    src_indices: torch.Tensor,
+    dst_indices: torch.Tensor,
+    page_size: int,
+) -> None:
+    """Copy whole pages of each layer, which begin at every `page_size`th index."""
+    within = torch.arange(page_size)
+    sources, targets = (
+        (slots.cpu()[::page_size, None] + within).flatten() for slots in (src_indices, dst_indices)
+    )
+    for source, target in zip(src_layers, dst_layers, strict=True):
+        rows = source[sources.to(source.device)]
+        target[targets.to(target.device)] = rows.to(target.device)
+
+
+@stand_in("sgl_kernel.kvcacheio.get_device_accessible_ptr", source="sgl-kernel/csrc/kvcacheio")
+def get_device_accessible_ptr(tensor: torch.Tensor, device: int) -> int:
+    return tensor.data_ptr()
