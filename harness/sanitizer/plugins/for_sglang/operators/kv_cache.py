@@ -76,4 +76,4 @@ def transfer_kv_direct(
 
 @stand_in("sgl_kernel.kvcacheio.get_device_accessible_ptr", source="sgl-kernel/csrc/kvcacheio")
 def get_device_accessible_ptr(tensor: torch.Tensor, device: int) -> int:
-    return tensor.data_ptr()
+    return int(tensor.data_ptr())
