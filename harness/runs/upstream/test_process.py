@@ -16,7 +16,6 @@ import io
 import json
 import os
 import runpy
-import select
 import signal
 import sys
 import unittest
@@ -105,6 +104,7 @@ def run_in_fork(job: dict[str, str]) -> dict[str, Any]:
     if not pid:
         try:
             os.close(reading)
+            signal.alarm(LIMIT_SECONDS)  # which ends the fork
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             os.dup2(1, 2)
             with os.fdopen(writing, "w") as pipe:
@@ -112,15 +112,8 @@ def run_in_fork(job: dict[str, str]) -> dict[str, Any]:
         finally:
             os._exit(0)
     os.close(writing)
-    data = b""
-    while select.select([reading], [], [], LIMIT_SECONDS)[0]:
-        part = os.read(reading, 1 << 16)
-        if not part:
-            break
-        data += part
-    else:
-        os.kill(pid, signal.SIGKILL)
-    os.close(reading)
+    with os.fdopen(reading) as pipe:
+        data = pipe.read()
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if data and not status:
         answer: dict[str, Any] = json.loads(data)
