@@ -20,6 +20,7 @@ from harness.cli.progress_display import ProgressBars
 from harness.core import paths
 from harness.core.errors import CommandLineError, UnfixError
 from harness.core.git_repository import open_repository
+from harness.core.wording import format_count
 from harness.fixes.adopt import anchors, fix_diff, fix_parts
 from harness.fixes.adopt.anchors import LeftOutChange
 from harness.fixes.adopt.fix_diff import FixDiff
@@ -126,7 +127,8 @@ def run_command(arguments: argparse.Namespace) -> int:
             toggle_writer.check_unused_id(name, registry)
     adopted = []
     for name, part in zip(names, parts, strict=True):
-        what = f"following {name} from {anchor.tree.name} through the releases"
+        count = format_count(len(trees), "release")
+        what = f"following {name} from {anchor.tree.name} through {count}"
         options.report_status(what)
         told = replace(story, id=name)
         with _show_progress(what, len(trees)) as report:
