@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from unittest import mock
 
 import torch
-
 from sglang.srt.models import deepseek_v2, glm4_moe, glm4_moe_lite, hunyuan_v3
 from sglang.test.ci.ci_register import register_cpu_ci
 

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from unittest import mock
 
 import torch
-
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
 from sglang.srt.speculative import multi_layer_eagle_worker_v2 as worker_module
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
@@ -28,8 +27,9 @@ class _Draft:
         )
 
 
-def _rotate(input_ids, starts, lengths, last):  # the Triton kernel, for a CPU
-    for start, length, token in zip(starts.tolist(), lengths.tolist(), last.view(-1).tolist()):
+def _rotate_on_cpu(input_ids, starts, lengths, last):  # the Triton kernel, for a CPU
+    for index, start in enumerate(starts.tolist()):
+        length, token = int(lengths[index]), last.view(-1)[index]
         input_ids[start : start + length - 1] = input_ids[start + 1 : start + length].clone()
         input_ids[start + length - 1] = token
 
@@ -70,7 +70,7 @@ class TestMultiLayerEagleChunkTail(unittest.TestCase):
         )
         with (
             mock.patch.object(ForwardBatch, "init_new", lambda *_, **__: forward_batch),
-            mock.patch.object(worker_module, "rotate_input_ids", _rotate),
+            mock.patch.object(worker_module, "rotate_input_ids", _rotate_on_cpu),
             mock.patch.multiple(
                 worker_module,
                 maybe_detect_oob=mock.DEFAULT,

@@ -6,7 +6,6 @@ import unittest
 from types import SimpleNamespace
 
 import torch
-
 from sglang.srt.layers.attention.flashattention_backend import (
     FlashAttentionBackend,
     FlashAttentionMetadata,
@@ -66,15 +65,15 @@ class TestFlashAttentionEncoder(unittest.TestCase):
         metadata.encoder_cu_seqlens_k = torch.zeros(3, dtype=torch.int32)
         metadata.encoder_page_table = torch.zeros(2, CONTEXT, dtype=torch.int32)
         self.backend.decode_cuda_graph_metadata = {2: metadata}
-        arguments = dict(
-            bs=2,
-            req_pool_indices=torch.tensor([0, 1]),
-            seq_lens=torch.tensor([TEXT, 9]),
-            encoder_lens=torch.tensor([IMAGE, 0]),
-            forward_mode=ForwardMode.DECODE,
-            spec_info=None,
-            seq_lens_cpu=None,
-        )
+        arguments = {
+            "bs": 2,
+            "req_pool_indices": torch.tensor([0, 1]),
+            "seq_lens": torch.tensor([TEXT, 9]),
+            "encoder_lens": torch.tensor([IMAGE, 0]),
+            "forward_mode": ForwardMode.DECODE,
+            "spec_info": None,
+            "seq_lens_cpu": None,
+        }
         apply = self.backend._apply_cuda_graph_metadata
         if "plan" in inspect.signature(apply).parameters:
             arguments["plan"] = None

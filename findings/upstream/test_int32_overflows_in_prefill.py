@@ -12,10 +12,9 @@ from unittest import mock
 import numpy as np
 import torch
 import triton.language as tl
+from sglang.test.ci.ci_register import register_cpu_ci
 from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
-
-from sglang.test.ci.ci_register import register_cpu_ci
 
 register_cpu_ci(est_time=15, suite="base-a-test-cpu")
 
@@ -100,10 +99,8 @@ class TestInt32OverflowsInPrefill(unittest.TestCase):
         )  # fmt: skip
 
     def test_lora_expand_gate_and_up_of_llama_8b(self):
-        kernel = find_kernel(
-            "_chunked_lora_expand_kernel",
-            "lora.dense.chunked_sgmv_expand", "gemm.chunked_sgmv_expand",
-        )  # fmt: skip
+        modules = "lora.dense.chunked_sgmv_expand", "gemm.chunked_sgmv_expand"
+        kernel = find_kernel("_chunked_lora_expand_kernel", *modules)
         width, named = 28672, {}
         token = INT32_ROWS // width + 1
         if "output_stride_0" in kernel.arg_names:
@@ -133,17 +130,18 @@ class TestInt32OverflowsInPrefill(unittest.TestCase):
         kernel = find_kernel(
             "fused_qkv_split_gdn_prefill_kernel", "attention.triton_gdn_fused_proj"
         )
-        heads = dict(NUM_Q_HEADS=16, NUM_K_HEADS=16, NUM_V_HEADS=32, HEAD_Q=128, HEAD_K=128)
         self._check(
             kernel, INT32_ROWS // 8192, {"q": 2048, "k": 2048, "v": 4096, "mixed_qkv": 8192},
-            MIXED_QKV_STRIDE_T=8192, MIXED_QKV_STRIDE_D=1, HEAD_V=128, BLOCK_SIZE=8192, **heads,
+            MIXED_QKV_STRIDE_T=8192, MIXED_QKV_STRIDE_D=1, BLOCK_SIZE=8192,
+            NUM_Q_HEADS=16, NUM_K_HEADS=16, NUM_V_HEADS=32, HEAD_Q=128, HEAD_K=128, HEAD_V=128,
         )  # fmt: skip
 
     def test_gdn_reshape_of_qwen3_next(self):
         kernel = find_kernel(
             "fused_qkvzba_split_reshape_cat_kernel", "attention.triton_gdn_fused_proj"
         )
-        widths = dict(mixed_qkv=8192, z=4096, b=32, a=32, mixed_qkvz=12288, mixed_ba=64)
+        widths = {"mixed_qkv": 8192, "z": 4096, "b": 32, "a": 32, "mixed_qkvz": 12288}
+        widths["mixed_ba"] = 64
         self._check(
             kernel, INT32_ROWS // 12288 + 1, widths,
             NUM_HEADS_QK=16, NUM_HEADS_V=32, HEAD_QK=128, HEAD_V=128,
@@ -168,8 +166,8 @@ class TestInt32OverflowsInPrefill(unittest.TestCase):
         self._check(
             kernel, token, {"output_ptr": 512, "page_table_ptr": 1}, integers=("page_table_ptr",),
             buf_fp8_ptr=bytes_of.view(torch.float8_e4m3fn),
-            buf_bf16_ptr=bytes_of.view(torch.bfloat16),
-            buf_uint8_ptr=bytes_of, output_stride_0=512, BYTES_PER_PAGE=1024, PAGE_SIZE=1,
+            buf_bf16_ptr=bytes_of.view(torch.bfloat16), buf_uint8_ptr=bytes_of,
+            output_stride_0=512, BYTES_PER_PAGE=1024, PAGE_SIZE=1,
             DIM_NOPE=448, DIM_ROPE=64, TILE_SIZE=64, NUM_SCALE_TILES=7, NOPE_ROPE_BYTES=576,
             PADDED_SCALE_PER_TOKEN=8, S_OFFSET_BYTES=576,
         )  # fmt: skip

@@ -12,10 +12,9 @@ from types import SimpleNamespace
 from unittest import mock
 
 import torch
+from sglang.test.ci.ci_register import register_cpu_ci
 from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
-
-from sglang.test.ci.ci_register import register_cpu_ci
 
 register_cpu_ci(est_time=10, suite="base-a-test-cpu")
 

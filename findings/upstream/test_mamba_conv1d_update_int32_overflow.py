@@ -4,7 +4,6 @@
 import unittest
 
 import torch
-
 from sglang.kernels.ops.mamba.causal_conv1d import causal_conv1d_update
 from sglang.test.ci.ci_register import register_cuda_ci
 

@@ -10,11 +10,10 @@ from unittest import mock
 import numpy as np
 import torch
 import triton.language as tl
-from triton.runtime import interpreter
-from triton.runtime.jit import JITFunction
-
 from sglang.kernels.ops.moe.fused_moe_triton_kernels import fused_moe_kernel_gptq_awq
 from sglang.test.ci.ci_register import register_cpu_ci
+from triton.runtime import interpreter
+from triton.runtime.jit import JITFunction
 
 register_cpu_ci(est_time=10, suite="base-a-test-cpu")
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from unittest import mock
 
 import torch
-
 from sglang.srt.layers.attention import xpu_backend
 from sglang.test.ci.ci_register import register_cpu_ci
 
