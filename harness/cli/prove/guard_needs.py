@@ -89,7 +89,12 @@ def bring_toolkit(
         if any(is_cpp_path(code.module) for variant in toggle.variants for code in variant.targets)
     ]
     names = [f'"{toggle.id}"' for toggle in in_cpp]
-    texts = [text for text in files.values() if any(name in text for name in names)]
+    texts = [
+        text
+        for file, text in files.items()
+        if any(name in text for name in names)
+        or (finding_files.is_test_file(file) and finding_files.needs_gpu(text))
+    ]
     states = ((on, find_toggle_status(t, on.sources).state) for t in in_cpp for on in targets)
     needing = {on.name: on for on, state in states if state.value in PRESENT_STATES}
     if not texts or not needing:
