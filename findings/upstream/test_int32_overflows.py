@@ -82,13 +82,15 @@ class TestFixupZeroKvOverflow(LargeCase):
 
 class TestMetadataCopyOverflow(LargeCase):
     def test_page_table_of_a_far_request(self):
-        table = make_rows(2, torch.int32)
-        pages = torch.arange(2 * ROWS, dtype=torch.int32, device="cuda").view(ROWS, 2)
-        lengths, sums = ints(*[2] * ROWS), ints(*range(0, 2 * ROWS + 1, 2))
+        rows = 1025  # more rows than the others have, as their elements are wider
+        table = torch.empty(rows, 2 + (1 << 21), dtype=torch.int32, device="cuda")
+        table[:, :2] = 0
+        pages = torch.arange(2 * rows, dtype=torch.int32, device="cuda").view(rows, 2)
+        lengths, sums = ints(*[2] * rows), ints(*range(0, 2 * rows + 1, 2))
         fused_metadata_copy_cuda(
             *(lengths, sums, pages, lengths, None, sums, None, None, None),
             *(lengths.clone(), sums.clone(), table, lengths.clone(), None, sums.clone()),
-            *(None, None, None, 0, ROWS, 2, 2, ROWS),
+            *(None, None, None, 0, rows, 2, 2, rows),
         )
         self.assertEqual(table[:, :2].tolist(), pages.tolist())
 
