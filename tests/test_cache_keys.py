@@ -48,6 +48,7 @@ GUARDS = tuple(
 NO_CACHES = {
     "harness.cli.bisect.execution": "the folder of a search",
     "harness.cli.exec": "attestations",
+    "harness.cli.upstream": "pull requests, written anew by each call",
     "harness.cli.guard_runs": "the mended toggles of a run, written anew by each",
     "harness.patching.live_engine": "attestations",
     "harness.runs.adopt.detection": "a temporary folder",
@@ -196,7 +197,7 @@ def test_a_byte_in_any_folder_that_a_value_stands_on_is_a_miss(
     assert changed_code.compute_key(case, changed=file) != changed_code.get_unchanged_key(case)
 
 
-@pytest.mark.parametrize("name", ["suites", "fixtures", "toggles", "conftest.py"])
+@pytest.mark.parametrize("name", ["findings", "suites", "fixtures", "toggles", "conftest.py"])
 def test_a_byte_in_the_projects_own_guards_is_a_miss(name: str, changed_code: ChangedCode) -> None:
     """Else a run goes on with the results of guards that have changed since."""
     [case] = (case for case in CASES if case.name == "runs to resume")

@@ -63,6 +63,8 @@ class TestSharedExpertStreamRace(unittest.TestCase):
             reduce_results=False,
             layer_id=0,
             is_nextn=True,
+            tp_size=1,
+            ep_size=1,
             _shared_expert_tp1=False,
             _maybe_quant_moe_input_once=lambda _: None,
             _should_quant_routed_input_mxfp8=lambda _: False,

@@ -1,7 +1,6 @@
 # upstream: test/registered/unit/layers/attention
 """The text of an encoder-decoder model is gathered inside its row of req_to_token."""
 
-import inspect
 import unittest
 from types import SimpleNamespace
 
@@ -65,19 +64,16 @@ class TestFlashAttentionEncoder(unittest.TestCase):
         metadata.encoder_cu_seqlens_k = torch.zeros(3, dtype=torch.int32)
         metadata.encoder_page_table = torch.zeros(2, CONTEXT, dtype=torch.int32)
         self.backend.decode_cuda_graph_metadata = {2: metadata}
-        arguments = {
-            "bs": 2,
-            "req_pool_indices": torch.tensor([0, 1]),
-            "seq_lens": torch.tensor([TEXT, 9]),
-            "encoder_lens": torch.tensor([IMAGE, 0]),
-            "forward_mode": ForwardMode.DECODE,
-            "spec_info": None,
-            "seq_lens_cpu": None,
-        }
-        apply = self.backend._apply_cuda_graph_metadata
-        if "plan" in inspect.signature(apply).parameters:
-            arguments["plan"] = None
-        apply(**arguments)
+        self.backend._apply_cuda_graph_metadata(
+            plan=None,
+            bs=2,
+            req_pool_indices=torch.tensor([0, 1]),
+            seq_lens=torch.tensor([TEXT, 9]),
+            encoder_lens=torch.tensor([IMAGE, 0]),
+            forward_mode=ForwardMode.DECODE,
+            spec_info=None,
+            seq_lens_cpu=None,
+        )
         self._check(metadata, [(IMAGE, TEXT), (0, 9)])
 
     def test_eager_beside_a_long_text(self):

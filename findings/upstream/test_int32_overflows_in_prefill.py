@@ -21,13 +21,8 @@ register_cpu_ci(est_time=15, suite="base-a-test-cpu")
 INT32_ROWS = 1 << 31
 
 
-def find_kernel(name, *modules):
-    for module in modules:
-        try:
-            return getattr(importlib.import_module(f"sglang.kernels.ops.{module}"), name)
-        except (ImportError, AttributeError):
-            continue
-    raise unittest.SkipTest(f"no {name} here")
+def find_kernel(module, name):
+    return getattr(importlib.import_module(f"sglang.kernels.ops.{module}"), name)
 
 
 def list_strays(kernel, program, arguments):
@@ -99,22 +94,17 @@ class TestInt32OverflowsInPrefill(unittest.TestCase):
         )  # fmt: skip
 
     def test_lora_expand_gate_and_up_of_llama_8b(self):
-        modules = "lora.dense.chunked_sgmv_expand", "gemm.chunked_sgmv_expand"
-        kernel = find_kernel("_chunked_lora_expand_kernel", *modules)
-        width, named = 28672, {}
+        kernel = find_kernel("lora.dense.chunked_sgmv_expand", "_chunked_lora_expand_kernel")
+        width = 28672
         token = INT32_ROWS // width + 1
-        if "output_stride_0" in kernel.arg_names:
-            named = {"output_stride_0": width, "output_stride_1": 1}
-        if "SLICE_OFFSETS" in kernel.arg_names:
-            named["SLICE_OFFSETS"] = ()
         self._run_lora(
             kernel, token, {"output": width}, x=torch.zeros(token + 1, 16, dtype=torch.float16),
             scalings=torch.ones(1), slice_offsets=torch.tensor([0, width], dtype=torch.int32),
-            OUTPUT_DIM=width, MAX_RANK=16, **named,
+            OUTPUT_DIM=width, MAX_RANK=16,
+            output_stride_0=width, output_stride_1=1, SLICE_OFFSETS=(),
         )  # fmt: skip
 
     def test_lora_shrink(self):
-        modules = "lora.dense.chunked_sgmv_shrink", "gemm.chunked_sgmv_shrink"
         width = 1 << 14
         token = INT32_ROWS // width
         for name, more in (
@@ -122,13 +112,13 @@ class TestInt32OverflowsInPrefill(unittest.TestCase):
             ("_chunked_lora_shrink_split_k_kernel", {"SPLIT_K": 1, "TOTAL_ROWS": 1}),
         ):
             with self.subTest(name):
-                kernel = find_kernel(name, *modules)
+                kernel = find_kernel("lora.dense.chunked_sgmv_shrink", name)
                 output = torch.zeros(token + 1, 16, dtype=torch.float16)
                 self._run_lora(kernel, token, {"x": width}, output=output, N=16, K=width, **more)
 
     def test_gdn_split_of_qwen3_next(self):
         kernel = find_kernel(
-            "fused_qkv_split_gdn_prefill_kernel", "attention.triton_gdn_fused_proj"
+            "attention.triton_gdn_fused_proj", "fused_qkv_split_gdn_prefill_kernel"
         )
         self._check(
             kernel, INT32_ROWS // 8192, {"q": 2048, "k": 2048, "v": 4096, "mixed_qkv": 8192},
@@ -138,7 +128,7 @@ class TestInt32OverflowsInPrefill(unittest.TestCase):
 
     def test_gdn_reshape_of_qwen3_next(self):
         kernel = find_kernel(
-            "fused_qkvzba_split_reshape_cat_kernel", "attention.triton_gdn_fused_proj"
+            "attention.triton_gdn_fused_proj", "fused_qkvzba_split_reshape_cat_kernel"
         )
         widths = {"mixed_qkv": 8192, "z": 4096, "b": 32, "a": 32, "mixed_qkvz": 12288}
         widths["mixed_ba"] = 64
@@ -148,9 +138,7 @@ class TestInt32OverflowsInPrefill(unittest.TestCase):
         )  # fmt: skip
 
     def test_mla_keys_of_deepseek_v3(self):
-        kernel = find_kernel(
-            "concat_and_cast_mha_k_kernel", "attention.mla_qk_prep", "kvcache.cache_ops"
-        )
+        kernel = find_kernel("attention.mla_qk_prep", "concat_and_cast_mha_k_kernel")
         self._check(
             kernel, INT32_ROWS // 16384, {"k_ptr": 24576, "k_nope_ptr": 16384, "k_rope_ptr": 64},
             head_cnt=64, k_stride0=24576, k_stride1=192, nope_stride0=16384, nope_stride1=256,
@@ -159,7 +147,7 @@ class TestInt32OverflowsInPrefill(unittest.TestCase):
 
     def test_dsv4_gather_as_fp8(self):
         kernel = find_kernel(
-            "_gather_dequant_requant_fp8_paged_kernel", "attention.dsv4.dequant_k_cache"
+            "attention.dsv4.dequant_k_cache", "_gather_dequant_requant_fp8_paged_kernel"
         )
         bytes_of = torch.zeros(1024, dtype=torch.uint8)
         token = INT32_ROWS // 512

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--all", action="store_true", help="all findings, and an index of them")
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="the folder (default: reports/out/upstream)"
+        "--out", type=Path, metavar="DIR", help="the folder (default: .unfix/upstream)"
     )
     options.add_release(parser)
     parser.add_argument(
@@ -67,7 +67,7 @@ class UpstreamRequest:
 
     @property
     def folder(self) -> Path:
-        return self.out or paths.workspace_folder() / "reports" / "out" / "upstream"
+        return self.out or paths.state_folder() / "upstream"
 
 
 def run_command(arguments: argparse.Namespace) -> int:

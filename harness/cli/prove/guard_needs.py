@@ -80,7 +80,12 @@ def bring_toolkit(
         if any(is_cpp_path(code.module) for variant in toggle.variants for code in variant.targets)
     ]
     names = [f'"{toggle.id}"' for toggle in in_cpp]
-    texts = [text for text in files.values() if any(name in text for name in names)]
+    texts = [
+        text
+        for file, text in files.items()
+        if any(name in text for name in names)
+        or (finding_files.is_test_file(file) and finding_files.needs_gpu(text))
+    ]
     states = (find_toggle_status(t, on.sources).state for t in in_cpp for on in targets)
     if not texts or not any(state.value in PRESENT_STATES for state in states):
         return
