@@ -106,7 +106,7 @@ def test_latent_attention(program: Program) -> None:
     program.run()
 
 
-@pytest.mark.guards("write-keeps-its-lock", "load-keeps-its-host-lock")
+@pytest.mark.guards("write-keeps-its-lock")
 @given(program=draw_programs(Setup(page=4, host="write_through")))
 def test_copies_on_the_host(program: Program) -> None:
     setups.skip_without_known_host()
