@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkout", type=Path, metavar="DIR", help="a checkout that the patch has to fit as well"
     )
     parser.add_argument(
-        "--record", action="store_true", help="on a GPU: write what its tests did, for all machines"
+        "--record",
+        action="store_true",
+        help="on a GPU: run the tests that need one, and keep what they did",
     )
     options.add_device(parser)
     options.add_json(parser)
@@ -119,6 +121,7 @@ def verify_items(
     """Verify findings on one release, and write the folders of those that are not refuted."""
     lanes = guard_runs.choose_job_count(request.device)
     if request.record:
+        items = [item for item in items if item.needs_gpu]
         file = verification.record_tests(items, target, lanes, options.report_status)
         options.report_status(f"recorded in {file}")
     results = verification.verify_findings(items, target, lanes, options.report_status)
