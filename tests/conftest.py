@@ -39,8 +39,10 @@ hypothesis_adapter.ignore_imported_constants()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for line in ("error", "ignore::DeprecationWarning:triton.*"):
-        config.addinivalue_line("filterwarnings", line)
+    """Make warnings errors, but in a session with suites, whose imports of SGLang warn."""
+    if "ignore" not in config.getini("filterwarnings"):
+        for line in ("error", "ignore::DeprecationWarning:triton.*"):
+            config.addinivalue_line("filterwarnings", line)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

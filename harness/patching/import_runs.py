@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import cProfile
 import dis
+import importlib.util
 import itertools
 import sys
 import sysconfig
@@ -41,6 +42,11 @@ _ATTRIBUTE_READS = ("LOAD_ATTR", "LOAD_METHOD")
 _FOREIGN_FOLDERS = tuple(
     {*(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")), str(HARNESS_FOLDER)}
 )
+
+_PACKAGE_FOLDERS = {"site-packages", "dist-packages"}
+_PYTEST = importlib.util.find_spec("pytest")
+# Packages may be in a folder of any name (`pip install --target`).
+_PYTEST_FOLDER = f"{Path(_PYTEST.origin).parents[1]}/" if _PYTEST and _PYTEST.origin else "<none>"
 
 
 @dataclass(frozen=True)
@@ -274,7 +280,7 @@ def _is_in_package(file: str) -> bool:
 def _is_foreign(file: str) -> bool:
     """Return whether a file belongs to Python, to this project's harness or to another package."""
     parts = Path(file).parts
-    if "site-packages" in parts or "dist-packages" in parts:
+    if _PACKAGE_FOLDERS & {*parts} or file.startswith(_PYTEST_FOLDER):
         return PACKAGE not in parts
     return file.startswith(_FOREIGN_FOLDERS) or (file.startswith("<") and file != _GENERATED)
 

@@ -57,7 +57,7 @@ def test_what_is_possible_alone_is_folded_away_and_counted(ranked_audit: Release
     assert COMMAND in text
     assert POSSIBLE not in text
     assert "1 reachable and 1 near in 1 deployments of 0.5.23" in text
-    assert "possible by arithmetic alone: 1 findings" in text
+    assert "possible by arithmetic alone: 1 finding," in text
     with console.capture() as captured:
         terminal.print_run(ranked_audit, console, show_all=False, lists_possible=True)
     assert POSSIBLE in captured.get()  # for targets, which are asked for by name
