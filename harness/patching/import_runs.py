@@ -157,22 +157,23 @@ class ImportRuns:
         self,
         name: str,
         holders: Iterable[tuple[ModuleType, str]] = (),
-        only_guards: bool = False,
+        beside: str = "",
     ) -> ReadingLine | None:
         """Find a line of code that ran and reads a name of these modules, if any.
 
-        Any attribute of that name counts, since its object is not known any more. `only_guards`
-        leaves out the code of SGLang.
+        Any attribute of that name counts, since its object is not known any more. With `beside`
+        only code of tests counts that names this, too.
         """
         files = {(getattr(module, "__file__", None), alias) for module, alias in holders}
         names = {name, *(alias for _, alias in files)}
         codes = self._collect()
         loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
         for code in [*codes.values(), *_iterate_unrecorded_bodies(codes)]:
-            read = {*code.co_names, *(c for c in code.co_consts if isinstance(c, str))} & names
+            named = {*code.co_names, *(c for c in code.co_consts if isinstance(c, str))}
+            read = named & names
             if code.co_filename not in loaded:  # or written by `dataclass`
                 continue
-            if only_guards and _is_in_package(code.co_filename):
+            if beside and (beside not in named or _is_in_package(code.co_filename)):
                 continue
             if read and (line := _find_read_line(code, read, files, name)) is not None:
                 return ReadingLine(shorten_release_paths(code.co_filename), line)

@@ -33,9 +33,9 @@ def refuse_results_of_imports(variant: ModuleVariant) -> None:
             refuse_live_change(target, f"what an import computed with {called}, which ran then,")
         if holder := _find_kept_code(code, variant):
             refuse_live_change(target, f"{holder}, which has the code of {called},")
-    for target in variant.changed_defaults:
+    for target, function in variant.changed_defaults:
         for name in _READERS_OF_DEFAULTS:
-            if found := RUNS.find_reader(name, only_guards=True):
+            if found := RUNS.find_reader(name, beside=function):
                 what = f"what line {found.line} of {found.file} reads of defaults"
                 refuse_live_change(target, what)
     for target, name, holders in variant.changed_names:

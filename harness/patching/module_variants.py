@@ -66,7 +66,7 @@ class ModuleVariant:
     # What it changes, by target: code with its name, and names with the modules that hold them.
     changed_code: list[tuple[str, str, CodeType]] = field(default_factory=list)
     changed_names: list[tuple[str, str, list[tuple[ModuleType, str]]]] = field(default_factory=list)
-    changed_defaults: list[str] = field(default_factory=list)
+    changed_defaults: list[tuple[str, str]] = field(default_factory=list)  # target, function
 
     @property
     def is_reusable(self) -> bool:
@@ -211,7 +211,7 @@ class ModuleVariantBuilder:
             changed = live_functions.list_changed_code(own, code) if is_changed else []
             if is_changed and defaults != (function.__defaults__, function.__kwdefaults__):
                 changed.append(own)
-                self.variant.changed_defaults.append(target)
+                self.variant.changed_defaults.append((target, own.co_name))
             self.variant.changed_code += [(target, each.co_qualname, each) for each in changed]
             new = (code, *defaults)
             self.variant.patches.append(FunctionPatch(function, new))

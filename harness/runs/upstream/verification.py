@@ -11,6 +11,7 @@ import datetime
 import json
 import os
 import queue
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -199,10 +200,13 @@ class CopyLane:
             process.communicate()
 
 
+_FOLDERS = re.compile(r'(?<=File ")/[^"]*/(?=[^/"]+/[^/"]+")')  # of a traceback's files
+
+
 def _replace_root(value: Any, root: str) -> Any:
-    """Remove the path of the copy, which differs from run to run."""
+    """Remove the path of the copy, and folders of the machine from tracebacks."""
     if isinstance(value, str):
-        return value.replace(root, "")
+        return _FOLDERS.sub("", value.replace(root, ""))
     if isinstance(value, dict):
         return {key: _replace_root(each, root) for key, each in value.items()}
     return [_replace_root(each, root) for each in value] if isinstance(value, list) else value
