@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from memory import write_toggle
 
+from fixtures.release_modules import require_module
 from harness import toggles
 from harness.core.cpp_tokens import is_cpp_path
 from harness.core.errors import PatchError
@@ -151,12 +152,14 @@ def test_all_at_once_at_import_hold_what_they_hold_live(tmp_path: Path) -> None:
 
 def test_a_function_that_imports_have_called_is_toggled_at_import_alone(tmp_path: Path) -> None:
     """A guard that compares the constant with a fresh call would be proven by half a change."""
-    stats, constant = "sglang.srt.observability.req_time_stats", "SGLANG_TEST_REQUEST_TIME_STATS"
+    constant = "SGLANG_TEST_REQUEST_TIME_STATS"
     target = "sglang.srt.utils.common:get_bool_env_var"
     forms = 'truthy_values = ("true", "1")', 'truthy_values = ("true", "1", "0")'
     write_toggle(tmp_path, "zero-is-true", target, *forms, releases=">=0.5")
     with warnings.catch_warnings(action="ignore"):
-        importlib.import_module(stats)
+        stats = require_module(
+            "sglang.srt.observability.req_time_stats", "sglang.srt.metrics.collector"
+        ).__name__
     refusal = pytest.raises(PatchError, match="what an import computed with get_bool_env_var")
     with refusal, toggles.reverted("zero-is-true", folders=(tmp_path,)):
         pass

@@ -68,7 +68,7 @@ def test_a_row_of_the_table_that_nobody_holds_is_lost() -> None:
 def test_a_lock_without_a_request_is_named() -> None:
     scheduler = make_scheduler()
     scheduler.tree_cache.root_node.children["a"].lock_ref = 2
-    with pytest.raises(OwnershipError, match="node 1 is locked 2 times by 1 requests"):
+    with pytest.raises(OwnershipError, match="node 1 is locked 2 times by 1 holder"):
         check_ownership(scheduler)
 
 
