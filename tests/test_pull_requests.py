@@ -5,14 +5,16 @@ Each way in which a test shows nothing is refused with its reason.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import small_finding
 
 from harness.cli import upstream
 from harness.core import machine, paths
-from harness.core.errors import PatchError
+from harness.core.errors import CommandLineError, PatchError
 from harness.findings import finding_files
 from harness.fixes.registry import toggle_catalogue
 from harness.runs.upstream import fix_patch, pull_request, verification
@@ -113,6 +115,8 @@ def test_a_test_may_end_with_the_error_that_its_finding_names(
     assert verify_one(release)[1].state is VerifiedState.VERIFIED
     small_finding.write_project(tmp_path, finding.replace("KeyError", "an error"), toggle)
     assert "ends with KeyError" in verify_one(release)[1].problem
+    small_finding.write_project(tmp_path, finding.replace("KeyError", "NoKeyErrors"), toggle)
+    assert "ends with KeyError" in verify_one(release)[1].problem
 
 
 def test_a_test_for_cuda_alone_needs_the_record_of_a_gpu(
@@ -150,6 +154,8 @@ def test_the_index_counts_what_is_verified(project: Path, release: ReleaseTarget
     text = pull_request.make_index(findings, {"sums": result}, {})
     assert text.startswith("# 1 of 1 findings with a verified fix")
     assert "[Sums: the last number is left out](sums/PR.md)" in text
+    failed = replace(result, state=VerifiedState.FAILED, problem="passes as released")
+    assert "PR.md" not in pull_request.make_index(findings, {"sums": failed}, {})  # nor is it there
     refused = pull_request.make_index(findings, {}, {"sums": "does not apply"})
     assert refused.startswith("# 0 of 1")
     assert "does not apply" in refused
@@ -166,3 +172,13 @@ def test_a_patch_of_a_real_release_applies_to_it() -> None:
     fix_patch.check_patch(patch, release.open_sources(), None)
     with pytest.raises(PatchError):
         fix_patch.check_patch(patch, managed_releases.get_release("0.5.23").open_sources(), None)
+
+
+@pytest.mark.parametrize("other", ["all", "record", "json", "release"])
+def test_a_backport_takes_no_option_that_it_would_ignore(other: str) -> None:
+    options: dict[str, Any] = dict.fromkeys(["all", "record", "json"], False)
+    options |= {"name": None if other == "all" else "27460", "release": None, other: True}
+    with pytest.raises(CommandLineError):
+        upstream.UpstreamRequest(
+            **options, onto="0.5.9", out=None, checkout=None, device="cuda", usage=""
+        )

@@ -64,6 +64,8 @@ class UpstreamRequest:
     def __post_init__(self) -> None:
         if (self.name is None) != self.all:
             raise CommandLineError("name a finding, or say --all", self.usage)
+        if self.onto and (self.all or self.release or self.record or self.json):
+            raise CommandLineError("--onto takes a toggle, --out and --checkout alone", self.usage)
         if self.record and self.device != "cuda":
             raise CommandLineError("--record goes with --device cuda", self.usage)
 

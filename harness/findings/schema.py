@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from enum import Enum
 from functools import cached_property
 from typing import Annotated
@@ -101,7 +102,8 @@ class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
 
     def names_error(self, error_class: str) -> bool:
         """Return whether the finding says that an error of this class is raised."""
-        return error_class in f"{self.title} {self.what} {self.evidence}"
+        words = f"{self.title} {self.what} {self.evidence}"
+        return re.search(rf"\b{error_class}\b", words) is not None
 
     @property
     def sort_key(self) -> tuple[int, int, str]:

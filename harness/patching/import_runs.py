@@ -278,11 +278,15 @@ def _is_in_package(file: str) -> bool:
     return PACKAGE in Path(file).parts
 
 
+def is_installed(file: str) -> bool:
+    """Return whether a file belongs to an installed package, SGLang or another one."""
+    return bool(_PACKAGE_FOLDERS & {*Path(file).parts}) or file.startswith(_PYTEST_FOLDER)
+
+
 def _is_foreign(file: str) -> bool:
     """Return whether a file belongs to Python, to this project's harness or to another package."""
-    parts = Path(file).parts
-    if _PACKAGE_FOLDERS & {*parts} or file.startswith(_PYTEST_FOLDER):
-        return PACKAGE not in parts
+    if is_installed(file):
+        return PACKAGE not in Path(file).parts
     return file.startswith(_FOREIGN_FOLDERS) or (file.startswith("<") and file != _GENERATED)
 
 

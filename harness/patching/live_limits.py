@@ -17,7 +17,7 @@ from typing import Any
 
 from harness.core.errors import PatchError
 from harness.core.paths import HARNESS_FOLDER, shorten_release_paths
-from harness.patching.import_runs import RUNS
+from harness.patching.import_runs import RUNS, is_installed
 from harness.patching.live_patches import FunctionPatch, refuse_live_change
 from harness.patching.module_variants import ModuleVariant
 
@@ -99,7 +99,7 @@ def _is_read_by_test(frame: FrameType | None) -> bool:
         file = frame.f_code.co_filename
         if file.endswith(_SOURCE_READERS) or file.startswith(str(HARNESS_FOLDER)):
             return False
-        if "site-packages" in file:
+        if is_installed(file):
             return False
         if not file.startswith((*_LIBRARIES, "<frozen")):
             return True

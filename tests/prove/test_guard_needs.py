@@ -32,7 +32,11 @@ def select_toggles(name: str) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("toggle", "file"),
-    [("36738", "launch_order/test_launch_order.py"), ("33665", "deployments/test_full_size.py")],
+    [
+        ("36738", "launch_order/test_launch_order.py"),
+        ("33665", "deployments/test_full_size.py"),
+        ("write-keeps-its-lock", "lifecycles/test_caches.py"),  # one mark of several
+    ],
 )
 def test_a_plain_call_runs_guards_of_the_virtual_gpu_there(toggle: str, file: str) -> None:
     files = guard_needs.find_guard_files([], select_toggles(toggle))

@@ -24,7 +24,9 @@ from harness.releases import cuda_toolkit
 from harness.runs.prove import plan
 from harness.workers.release_target import ReleaseTarget
 
-_DEVICE_MARK = re.compile(r'^pytestmark = pytest\.mark\.runs_on\("(\w+)"\)$', re.MULTILINE)
+_DEVICE_MARK = re.compile(
+    r'^pytestmark = (?:\[[^]]*?)?pytest\.mark\.runs_on\("(\w+)"\)', re.MULTILINE
+)
 
 
 def find_guard_places(toggles: Sequence[Toggle], catalogue: ToggleCatalogue) -> tuple[str, ...]:

@@ -148,7 +148,7 @@ def make_request(
     files = guard_needs.find_guard_files(call.words, toggles, places)
     if call.command == "prove" and call.device != "cuda":
         guard_needs.bring_toolkit(files, toggles, targets)
-    is_whole = call.command == "prove" and call.device == "cpu" and not (call.words or call.k)
+    is_whole = call.command == "prove" and call.device == "cpu" and not call.words
     return ProveRequest(
         kind=call.command,
         targets=targets,

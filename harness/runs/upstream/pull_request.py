@@ -123,7 +123,8 @@ def make_index(
         )
         if result is not None:
             state = f"{result.state.value}: {result.problem or result.where}"
-        title = f"[{finding.title}]({name}/PR.md)" if result else finding.title
+        has_folder = result is not None and result.state is not VerifiedState.FAILED
+        title = f"[{finding.title}]({name}/PR.md)" if has_folder else finding.title
         rows.append((finding.severity.value, title, finding.reach, _join_lines(state)))
     verified = sum(result.state is VerifiedState.VERIFIED for result in results.values())
     table = pages.format_table(("severity", "pull request", "who is hit", "state"), rows)

@@ -140,7 +140,7 @@ def preload_modules(names: list[str]) -> None:
         contextlib.redirect_stderr(quiet),
     ):
         for name in names:
-            with contextlib.suppress(BaseException):  # a fork that needs it says so
+            with contextlib.suppress(Exception, SystemExit):  # a fork that needs it says so
                 importlib.import_module(name)
 
 

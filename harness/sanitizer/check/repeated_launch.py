@@ -20,11 +20,8 @@ from harness.sanitizer.cpu.lowering import LoweredKernel
 from harness.sanitizer.violations.kinds import ViolationKind
 
 HARMLESS_READ = "a warning: each result is the same, whatever finite numbers that memory holds"
-_FILLS = (
-    0x00,
-    0x3F,
-    0x5F,
-)  # a byte each: in every format of floats a zero, one near 1, a large one
+# A byte each: in every format of floats a zero, one near 1, a large one, and both negative.
+_FILLS = (0x00, 0x3F, 0x5F, 0xBF, 0xDF)
 _MAX_BYTES = 1 << 24
 
 

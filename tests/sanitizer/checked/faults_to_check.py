@@ -5,6 +5,12 @@ import triton.language as tl
 
 
 @triton.jit
+def keep_negative(x, out, N: tl.constexpr):
+    lanes = tl.arange(0, N)
+    tl.store(out + lanes, tl.minimum(tl.load(x + lanes), 0.0))
+
+
+@triton.jit
 def add_scaled(x, y, out, factor, count, N: tl.constexpr):
     """Add `x`, and `factor` times `y`, whose lanes from `count` on are masked after the load."""
     at = tl.arange(0, N)

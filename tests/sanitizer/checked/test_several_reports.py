@@ -7,7 +7,7 @@ import contextlib
 import pytest
 import torch
 from checks import make_numbers
-from faults_to_check import add_beside, add_scaled, faulty, wrapped_index
+from faults_to_check import add_beside, add_scaled, faulty, keep_negative, wrapped_index
 
 from harness import checking
 from harness.checking import Check
@@ -56,6 +56,14 @@ def test_a_read_that_changes_no_result_is_a_warning(
     assert "uninitialized memory: y, index 4" in str(error)
     assert error.is_warning is is_warning  # type: ignore[attr-defined]
     assert out.tolist()[:4] == [2 + 3 * factor] * 4  # the launch counts once
+
+
+def test_a_read_whose_sign_alone_matters_is_an_error() -> None:
+    with checking.checked("cpu", max_reports=8) as check:
+        keep_negative[(1,)](torch.empty(8), torch.ones(8), N=8)
+        [error] = check.launches.errors
+        check.discard_errors()
+    assert not error.is_warning  # type: ignore[attr-defined]
 
 
 def test_a_launch_goes_on_behind_its_reports() -> None:
