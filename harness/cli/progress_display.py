@@ -115,19 +115,24 @@ class ProgressBars(ProgressDisplay):
         """Log what runs, how far it is and how long it will take, until the display ends."""
         begun = time.monotonic()
         interval = FIRST_INTERVAL
+        logged: dict[int, float] = {}  # by task: how far it was
         while not self._has_ended.wait(interval):
             for task in self.bar.tasks:
                 if task.started and not task.finished:
-                    self.print_line(describe_task(task))
+                    self.print_line(describe_task(task, is_stalled=logged.get(task.id) == task.completed))
+                    logged[task.id] = task.completed
             interval = min(60.0, max(interval, (time.monotonic() - begun) / 4))
 
 
-def describe_task(task: Task) -> str:
-    """Describe a task: '30 of 294 SGLang 0.5.23 on cpu, about 2 m left'."""
+def describe_task(task: Task, is_stalled: bool = False) -> str:
+    """Describe a task: '30 of 294 SGLang 0.5.23 on cpu, about 2 m left'.
+
+    Without an estimate while nothing ends, as when a build is waited for: it is made of what has ended.
+    """
     if task.total is None:
         words = f"{task.description}, for {format_duration(task.elapsed or 0)}"
     else:
         words = f"{task.description}: {task.completed:.0f} of {task.total:.0f}"
-        if task.time_remaining:
+        if task.time_remaining and not is_stalled:
             words += f", about {format_duration(task.time_remaining)} left"
     return "; ".join(filter(None, (words, describe_builds())))
