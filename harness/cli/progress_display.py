@@ -119,7 +119,9 @@ class ProgressBars(ProgressDisplay):
         while not self._has_ended.wait(interval):
             for task in self.bar.tasks:
                 if task.started and not task.finished:
-                    self.print_line(describe_task(task, is_stalled=logged.get(task.id) == task.completed))
+                    self.print_line(
+                        describe_task(task, is_stalled=logged.get(task.id) == task.completed)
+                    )
                     logged[task.id] = task.completed
             interval = min(60.0, max(interval, (time.monotonic() - begun) / 4))
 
