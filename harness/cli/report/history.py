@@ -83,10 +83,12 @@ def _write_outputs(
 ) -> None:
     from reports.history import markdown, page
 
+    default = run_output.get_default_page("history")
+    folder = (arguments.html or default).parent
     run_output.write_outputs(
         arguments,
-        run_output.get_default_page("history"),
-        lambda: page.render_page(history, prices, machine.describe_commit()),
+        default,
+        lambda: page.render_page(history, prices, machine.describe_commit(), folder),
         lambda: markdown.render_markdown(history, prices),
         history_to_json(history, prices),
         is_red=not history.green,
