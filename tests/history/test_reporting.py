@@ -104,8 +104,8 @@ def test_a_clock_that_is_wrong_is_told_and_left_out(
     [
         (["--price", "cpu=1"], "needs --since TIME"),
         (["--issues", "x"], "needs --since TIME"),
-        (["--since", "3d", "--list"], "name none, leave out --list"),
-        (["--since", "3d", "--junit", "x"], "no JUnit"),
+        (["--since", "3d", "--list"], "leave out run ids, --list and --proofs"),
+        (["--since", "3d", "--junit", "x"], "--junit does not go"),
         (["--since", "3d", "--bisect", "3m"], "--bisect needs --issues DIR"),
         (["--since", "3d", "--issues", "x", "--bisect", "soon"], "--bisect 'soon' is no budget"),
         (["--since", "3d", "--price", "cpu"], "--price cpu is no price"),

@@ -88,8 +88,8 @@ def list_faults(request: MutateRequest, as_json: bool) -> int:
         assert module is not None
         terminal.print_fault(fault, fault_outcomes.format_fault_diff(fault, module.text), console)
     console.print(
-        f"{len(faults)} of {len(generated.faults)} faults; {len(generated.dropped)} more were "
-        "dropped: they do not compile, or are the same code"
+        f"{len(faults)} of {len(generated.faults)} faults; dropped, as they do not compile or "
+        f"change nothing: {len(generated.dropped)}"
     )
     return 0 if faults else 1
 

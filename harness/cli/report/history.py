@@ -45,9 +45,13 @@ def check_arguments(arguments: argparse.Namespace) -> None:
                 raise UnfixError(f"--{name} needs --since TIME, which says which nights to report")
         return
     if arguments.runs or arguments.list or arguments.proofs:
-        raise UnfixError("--since is about all runs of that time: name none, leave out --list")
+        raise UnfixError(
+            "--since reports all runs of that time: leave out run ids, --list and --proofs"
+        )
     if arguments.junit is not None:
-        raise UnfixError("a history has no JUnit: there are --html, --markdown and --json")
+        raise UnfixError(
+            "--junit does not go with --since, which has --html, --markdown and --json"
+        )
     if arguments.bisect and arguments.issues is None:
         raise UnfixError("--bisect needs --issues DIR: it searches for the fix behind each of them")
 
