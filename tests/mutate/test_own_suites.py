@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
+import released
 from toy_release import Mutate, by_id
+
+from harness.core import paths
+from harness.runs.mutate.fault_selection import find_suites
 
 NEAR = """
 from sglang.srt import sizes
@@ -42,3 +46,9 @@ def test_a_fault_is_tried_first_by_its_own_suite_and_then_by_the_others(mutate: 
     assert {name: fated["fate"] for name, fated in by_id(again).items()} == {
         name: fated["fate"] for name, fated in fates.items()
     }
+
+
+def test_a_familys_suites_are_those_with_guards_of_its_toggles() -> None:
+    registry, suites = released.load_registry(), paths.project_folder() / "suites"
+    assert find_suites({"req_to_token"}, registry, suites) == {"req_to_token", "pool_sizing"}
+    assert find_suites({"kv_indices"}, registry, suites) == {"kv_indices"}

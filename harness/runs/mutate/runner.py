@@ -124,11 +124,10 @@ class MutationRunner:
         So the first fault need not wait for hundreds of guards. What the family does not kill is
         undecided, and goes on with the guards of all suites.
         """
-        families = set(self.plan.families.values())
-        if not families or not self.recorder.unknown_guards or self.mutation.fates:
+        if not self.plan.suites or not self.recorder.unknown_guards or self.mutation.fates:
             return
         started = time.monotonic()
-        self.recorder.record_unknown_guards(families)
+        self.recorder.record_unknown_guards(self.plan.suites)
         self.mutation.seconds_to_reach = time.monotonic() - started
         self.coverage.guards = self._list_passing_guards()
         self._has_all_guards = False
