@@ -22,11 +22,24 @@ def test_total():
 FAR = "from sglang.srt import sizes\n\ndef test_sum():\n    assert sizes.total(4) == 6\n"
 
 
-def test_a_fault_is_tried_first_by_its_own_suite_and_then_by_the_others(mutate: Mutate) -> None:
+def write_suites(mutate: Mutate) -> None:
     mutate.guards.unlink()
     for name, text in (("near", NEAR), ("far", FAR)):
         (mutate.guards.parent / name).mkdir()
         (mutate.guards.parent / name / f"test_{name}.py").write_text(text)
+
+
+def test_other_suites_are_not_recorded_if_a_faults_own_kill_it(mutate: Mutate) -> None:
+    write_suites(mutate)
+    fault = mutate.fault("chosen", "if flag", "if not flag")
+    run = mutate.run("--examples", "1", FAMILIES=json.dumps({fault.target: "near"}))
+    assert by_id(run)[fault.id]["fate"] == "killed"
+    names = {guard["guard"].partition("::")[2] for guard in run["guards"]}
+    assert names == {"test_flag", "test_total"}
+
+
+def test_a_fault_is_tried_first_by_its_own_suite_and_then_by_the_others(mutate: Mutate) -> None:
+    write_suites(mutate)
     by_others = mutate.fault("total", "found += index", "found -= index")
     by_own = mutate.fault("chosen", "if flag", "if not flag")
     unread = mutate.fault("unread", "rows + ROOM", "rows - ROOM")
