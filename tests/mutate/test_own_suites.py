@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import released
 from toy_release import Mutate, by_id
 
 from harness.core import paths
-from harness.runs.mutate.fault_selection import find_suites
+from harness.runs.mutate.fault_selection import find_families, find_suites
 
 NEAR = """
 from sglang.srt import sizes
@@ -65,3 +67,10 @@ def test_a_familys_suites_are_those_with_guards_of_its_toggles() -> None:
     registry, suites = released.load_registry(), paths.project_folder() / "suites"
     assert find_suites({"req_to_token"}, registry, suites) == {"req_to_token", "pool_sizing"}
     assert find_suites({"kv_indices"}, registry, suites) == {"kv_indices"}
+
+
+def test_families_are_those_of_the_faults_alone() -> None:
+    sources, registry = released.load_sources("0.5.23"), released.load_registry()
+    target = "sglang.srt.mem_cache.allocation_sizing:get_alloc_page_size"
+    fault: Any = SimpleNamespace(target=target)
+    assert find_families([fault], sources, registry) == {target: "req_to_token"}

@@ -157,8 +157,9 @@ def find_families(
         # A family without a function on this release is an error only if the call names it.
         with contextlib.suppress(UnfixError):
             if targets - families.keys():
-                for target in target_selection.select_targets([family], sources, catalogue):
-                    families.setdefault(str(target), family)
+                found = target_selection.select_targets([family], sources, catalogue)
+                for target in targets.intersection(map(str, found)):
+                    families.setdefault(target, family)
     return families
 
 
