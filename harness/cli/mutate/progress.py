@@ -40,7 +40,7 @@ class MutateProgress(ProgressBars, MutationListener):
 
     def report_own_suites(self, decided: int, fault_count: int) -> None:
         rest = fault_count - decided
-        then = f"; the other {rest} get the guards of all suites" if rest else ""
+        then = f"; {rest} left for the guards of all suites" if rest else ""
         self.print_line(f"the suites of their family kill {decided} of {fault_count} faults{then}")
 
     def report_result(self, mutation: MutationRun, result: FaultResult) -> None:
