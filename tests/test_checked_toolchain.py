@@ -263,7 +263,7 @@ def test_a_call_requests_them(
     with pytest.raises(UnfixError, match="--cuda-kernels"):
         request("cuda", "virtual")
     assert request("races,uninitialized,cuda")["UNFIX_CHECK"] == "races,uninitialized"
-    with pytest.raises(UnfixError, match="does not say for what"):
+    with pytest.raises(UnfixError, match="needs what to look for"):
         request("graphs,cuda")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nothing"))
     with pytest.raises(NotReadyError, match="has no bin/ptxas"):

@@ -89,8 +89,8 @@ def _request_cuda_checks(environment: ChildEnvironment, checks: Sequence[str]) -
     """Have the processes build CUDA kernels with checks."""
     if not checks:
         raise UnfixError(
-            "--check cuda says which kernels are checked, and the call does not say for what: add "
-            f"one of {', '.join(_HOST_CHECKS)}, or all"
+            "--check cuda needs what to look for in CUDA kernels: "
+            f"{', '.join(_HOST_CHECKS)} or all, as in --check cuda,bounds"
         )
     home = checked_toolchain.find_cuda_home(environment)
     if home is None:

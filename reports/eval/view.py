@@ -249,6 +249,13 @@ class EvalView:
         caught = f", {self.caught_summary}" if self.faults else ""
         return format_counts(self.counts, "no comparisons") + caught
 
+    def find_comparison(self, configuration: str) -> int | None:
+        """Return the place of a configuration's comparison, if there is one with it."""
+        for place, row in enumerate(self.comparisons):
+            if configuration in (row.comparison.candidate, row.comparison.base):
+                return place
+        return None
+
     @property
     def stand_ins(self) -> str:
         """What stand-ins computed in all servers; those that repeat a fault are not counted."""

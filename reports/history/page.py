@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from harness.runs.history.resource_prices import ResourcePrices
 from harness.runs.history.values import NightHistory, TimelineState
 from reports.history import charts, view
@@ -11,8 +13,12 @@ from reports.shared import html_file
 STYLES = ("shared/runs.css", "shared/bars.css", "history/page.css")
 
 
-def render_page(history: NightHistory, prices: ResourcePrices, commit: str) -> str:
-    history_view = HistoryView(history, prices)
+def render_page(
+    history: NightHistory, prices: ResourcePrices, commit: str, folder: Path | None = None
+) -> str:
+    """Render the page; rows lead to the pages of runs that stand in its folder."""
+    pages = {file.stem for file in folder.glob("*.html")} if folder else set()
+    history_view = HistoryView(history, prices, pages)
     values = {
         "report": history_view,
         "history": history,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 from harness.core.outcomes import Verdict
@@ -36,6 +37,14 @@ FAILING_STATES = (TimelineState.NEW, TimelineState.BACK, TimelineState.KNOWN, Ti
 class HistoryView:
     history: NightHistory
     prices: ResourcePrices
+    pages: Set[str] = frozenset()  # ids of runs whose pages stand beside this one
+
+    def find_page(self, line: Timeline) -> str:
+        """Return the page of the run that failed last, else of the newest; '' if it has none."""
+        place = line.points[-1].night_index if line.last_failed is None else line.last_failed
+        points = [point for point in line.points if point.night_index <= place]
+        run_id = points[-1].main_observation.run_id
+        return f"{run_id}.html" if run_id in self.pages else ""
 
     @property
     def days(self) -> list[str]:

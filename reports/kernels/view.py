@@ -59,7 +59,7 @@ def make_folder_table(inventory: KernelInventory) -> ReportTable:
         tone = "good" if reached == len(kernels) else "" if reached else "quiet"
         rows.append(
             [
-                make_code_cell(folder),
+                make_code_cell(folder, f"#filter:{folder}/"),
                 make_quiet_cell(_KIND_WORDS[kind]),
                 str(len(kernels)),
                 TableCell(str(reached), tone),
@@ -73,7 +73,8 @@ def make_folder_table(inventory: KernelInventory) -> ReportTable:
 def make_obstacle_table(inventory: KernelInventory) -> ReportTable:
     """Make a row for each reason why kernels are not reached, the most frequent first."""
     rows: TableRows = [
-        [str(count), obstacle] for obstacle, count in inventory.count_obstacles().most_common()
+        [str(count), TableCell(obstacle, link=f"#filter:{obstacle}")]
+        for obstacle, count in inventory.count_obstacles().most_common()
     ]
     return ReportTable("Not reached", ("kernels", "what keeps them out"), rows, ("kernels",))
 

@@ -381,13 +381,15 @@ def describe_run(run: RehearsalRun) -> str:
         call.calls for call in run.unchecked_calls if call.cause is UncheckedCause.NO_TOOLKIT
     )
     reason = f", {measure_share(run, without_toolkit):.0%} for want of the CUDA toolkit"
+    reason = reason if without_toolkit else ""
+    launched = counts["launches"]
     parts = [
         f"{len(run.deployments) - counts['refused']} of {len(run.deployments)} deployments start "
         f"on SGLang {run.release}",
         f"{counts['reachable']} reachable and {counts['near']} near findings",
-        f"{counts['launches']:,} launches of {counts['kernels']} kernels",
+        f"{counts['launches']:,} launches of {counts['kernels']} kernels" if launched else "",
         describe_passed_layers(counts["layer calls"], counts["passed layers"]),
-        f"{share:.0%} of all launches not checked{reason if without_toolkit else ''}",
+        f"{share:.0%} of all launches not checked{reason}" if launched else "",
         format_duration(run.seconds),
     ]
     return "; ".join(filter(None, parts))

@@ -22,11 +22,18 @@ document.getElementById("theme").addEventListener("click", () => {
   storedTheme(next);
 });
 
-// A click anywhere in a row follows its first link; what is folded opens as a link leads to it.
+// A click anywhere in a row follows its first link; what is folded opens as a link leads to it,
+// and a link that begins with #filter: fills the filter of the last table.
 document.addEventListener("click", ({ target }) => {
   const clicked = target.closest("a, button, input, label, summary");
   const link = clicked || (String(getSelection()) ? null : target.closest("tr")?.querySelector("a"));
   if (link && link !== clicked) link.click();
+  else if (link?.hash.startsWith("#filter:")) {
+    const input = [...document.querySelectorAll(".filter input")].at(-1);
+    if (input) input.value = decodeURIComponent(link.hash.slice(8));
+    input?.dispatchEvent(new Event("input"));
+    document.querySelector("section:last-of-type").scrollIntoView();
+  }
   else if (link?.hash) document.getElementById(decodeURIComponent(link.hash.slice(1)))?.closest("details")?.setAttribute("open", "");
 });
 

@@ -44,7 +44,7 @@ def report_detections(
     monkeypatch.setenv("PYTHONPATH", str(TOY))
     monkeypatch.setenv("UNFIX_HOME", str(root))
     suites = root / "suites"
-    suites.mkdir()
+    suites.mkdir(exist_ok=True)
     (suites / "test_toy.py").write_text(GUARDS)
     folders = [TOY / "toggles"]
     toggles = toggle_catalogue.load_catalogue(folders).select_all(names)
@@ -63,7 +63,7 @@ def test_a_guard_detects_that_fails_only_when_reverted(tmp_path: Path, monkeypat
     assert (other.runs, other.notices, other.asked, other.left_out) == ((), (), 4, 0)
     assert set(STEPS) == {
         *("SGLang toy: importing", "guards on SGLang toy, toggled"),
-        *("guards, one toggle at a time", "guards, as they are"),
+        *("guards, one toggle at a time", "guards without a toggle"),
     }
 
 
@@ -74,8 +74,15 @@ def test_once_its_time_is_over_no_guard_begins(
     assert (report.asked, report.left_out) == (0, 4)
     output.print_detection(options.make_console(), "toy-plain", report, " --toggles mine")
     shown = capsys.readouterr().out
-    assert "toy-plain: no guard was asked on SGLang toy\n" in shown
-    assert "4 more guards were not asked: `unfix adopt --ask toy-plain --toggles mine`" in shown
+    assert "toy-plain: no guard was run on SGLang toy\n" in shown
+    assert "4 more guards were not run: `unfix adopt --ask toy-plain --toggles mine`" in shown
+
+
+def test_an_import_takes_nothing_of_the_time_for_guards(tmp_path: Path, monkeypatch: Patch) -> None:
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "conftest.py").write_text("import time\ntime.sleep(1.5)\n")
+    [report] = report_detections(tmp_path, monkeypatch, "toy-plain", seconds=1.0).values()
+    assert report.asked > 0
 
 
 def test_the_guards_of_a_toggles_family_are_asked_first(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_a_search_goes_on_only_as_it_began(bisect: Bisect) -> None:
     assert bisect.run(command=bisect.script("sys.exit(1)", "other.py")).returncode == 2
     held = {**bisect.environment, "SGLANG_DEBUG_REVERT_PR": "toy-static"}
     for folder, environment, says in (
-        (bisect.root, held, "held nothing"),
+        (bisect.root, held, "no toggle"),
         (bisect.root / "guards", bisect.environment, "began in"),
     ):
         folder.mkdir(exist_ok=True)

@@ -104,8 +104,8 @@ def test_a_clock_that_is_wrong_is_told_and_left_out(
     [
         (["--price", "cpu=1"], "needs --since TIME"),
         (["--issues", "x"], "needs --since TIME"),
-        (["--since", "3d", "--list"], "name none, leave out --list"),
-        (["--since", "3d", "--junit", "x"], "no JUnit"),
+        (["--since", "3d", "--list"], "leave out run ids, --list and --proofs"),
+        (["--since", "3d", "--junit", "x"], "--junit does not go"),
         (["--since", "3d", "--bisect", "3m"], "--bisect needs --issues DIR"),
         (["--since", "3d", "--issues", "x", "--bisect", "soon"], "--bisect 'soon' is no budget"),
         (["--since", "3d", "--price", "cpu"], "--price cpu is no price"),
@@ -181,6 +181,21 @@ def test_a_jobs_summary_is_appended_to(
     assert "unfix <code>abc</code></div>" in page
     assert "1 new failure in the night of" in page
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
+
+
+def test_a_row_leads_to_the_page_of_the_run_that_failed(
+    nights: SimulatedNights, tmp_path: Path
+) -> None:
+    for night, state in enumerate("xo"):
+        nights.prove(night, {"27460": state})
+    history = nights.history("40d", datetime.datetime.now(datetime.UTC))
+    line = next(line for line in history.timelines if line.first_failed is not None)
+    failed, passed = (point.main_observation.run_id for point in line.points)
+    (tmp_path / f"{passed}.html").touch()
+    link = f'<a href="{failed}.html">{line.item.title}'
+    assert link not in history_page.render_page(history, ResourcePrices(), "abc", tmp_path)
+    (tmp_path / f"{failed}.html").touch()
+    assert link in history_page.render_page(history, ResourcePrices(), "abc", tmp_path)
 
 
 def write_issues(nights: SimulatedNights, *words: str) -> dict[str, str]:

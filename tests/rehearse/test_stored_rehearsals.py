@@ -11,7 +11,7 @@ from harness.core.outcomes import RunStatus
 from harness.store.database import Store
 from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import DeploymentResult, RehearsalRun
-from reports.rehearse.view import describe_card
+from reports.rehearse.view import describe_card, describe_run
 
 NAMES = ["lite", "large"]
 
@@ -84,3 +84,7 @@ def test_it_is_none_in_which_a_deployment_was_cut_short_or_has_no_result(tmp_pat
 def test_a_report_names_the_cards_that_serve(arguments: list[str], words: str) -> None:
     """The host has eight, whatever the model takes of them."""
     assert describe_card(DeploymentResult("n", "m", "H200", 8, arguments)) == words
+
+
+def test_a_run_that_launched_nothing_says_nothing_of_launches() -> None:
+    assert "launch" not in describe_run(make_run("stopped", "2026-01-06T00:00:00+00:00"))

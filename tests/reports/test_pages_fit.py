@@ -268,6 +268,9 @@ def test_a_long_table_scrolls_in_its_box_below_a_filter(tab: Page, tmp_path: Pat
     link = tab.locator(".tall tr:not([hidden]) a").get_attribute("href")
     assert link is not None
     assert link.endswith("/blob/v0.5.23/python/sglang/kernels/ops/moe/topk.cu#L40")
+    for table, rows in (("Folders", "901 rows"), ("Not reached", "1 of 901 rows")):
+        tab.get_by_label(table, exact=True).locator("tbody td").last.click()
+        assert tab.locator(".filter span").inner_text() == rows
 
 
 @pytest.mark.parametrize("name", ["a proof with every verdict", "a proof on one release"])
@@ -280,7 +283,10 @@ def test_a_click_anywhere_in_a_row_opens_it(name: str, tab: Page, tmp_path: Path
 
 @pytest.mark.parametrize(
     "name",
-    ["a fuzzing run", "a review", "a matrix run with every outcome", "a zoo run", "an audit"],
+    [
+        *("a fuzzing run", "a review", "a matrix run with every outcome", "a zoo run", "an audit"),
+        *("an evaluation", "an evaluation with every fault"),
+    ],
 )
 def test_a_click_anywhere_in_a_row_shows_what_it_leads_to(
     name: str, tab: Page, tmp_path: Path

@@ -35,7 +35,7 @@ from harness.runs.adopt import live_check
 if TYPE_CHECKING:
     from harness.runs.adopt.detection import DetectionReport
 
-MAX_GUARD_SECONDS = 40.0  # of the guards of a new toggle; `--ask` runs all of them
+MAX_GUARD_SECONDS = 30.0  # of the guards of a new toggle; `--ask` runs all of them
 SYMPTOMS = [symptom.value for symptom in Symptom]
 
 
@@ -143,7 +143,7 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _show_progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+def _show_progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """Show how far the block is; it says how much is done."""
     with ProgressBars() as progress:
         task = progress.bar.add_task(what, total=total)
@@ -263,11 +263,14 @@ def _report_adopted(
     toggles = [adoption.toggle for adoption in adopted]
     trials: dict[str, str] = {}
     if files and request.try_live:
-        options.report_status("applying it to a release")
+        names = ", ".join(toggle.id for toggle in toggles)
+        what = f"applying {names} in a process that imports SGLang, which takes 10 to 40 s"
+        options.report_status(what)
         timelines = {adoption.toggle.id: adoption.timeline for adoption in adopted}
-        trials = live_check.check_toggles_live(
-            timelines, managed_releases.list_releases(), request.toggles
-        )
+        with _show_progress(what, None):
+            trials = live_check.check_toggles_live(
+                timelines, managed_releases.list_releases(), request.toggles
+            )
     detections = None
     if files and request.ask_suites:
         detections = _find_detecting_guards(request, toggles, MAX_GUARD_SECONDS)

@@ -87,14 +87,14 @@ def print_detection(
     elif report.asked:
         out.print(Text(f"{name}: no guard detects it, and none {where} runs its code"))
     else:
-        out.print(Text(f"{name}: no guard was asked on SGLang {report.release}"))
+        out.print(Text(f"{name}: no guard was run on SGLang {report.release}"))
     for guard in guards[:MAX_NAMED_GUARDS]:
         out.print(Text(f"  {guard}"), soft_wrap=True)
     if len(guards) > MAX_NAMED_GUARDS:
         out.print(f"  and {len(guards) - MAX_NAMED_GUARDS} more")
     if report.left_out:
-        asking = f"`unfix adopt --ask {name}{folders}` does"
-        out.print(f"{report.left_out} more guards were not asked: {asking}", soft_wrap=True)
+        call = f"`unfix adopt --ask {name}{folders}`"
+        out.print(f"{report.left_out} more guards were not run: {call} runs all", soft_wrap=True)
     if not report.notices:
         template = f"`unfix adopt --guard {name}{folders}`"
         out.print(f"to write one, begin with the template of {template}", soft_wrap=True)

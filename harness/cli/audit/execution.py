@@ -64,7 +64,7 @@ def parse_options(arguments: argparse.Namespace) -> AuditOptions:
         raise UnfixError(f"-j {arguments.jobs} is no number of processes: give 1 or more")
     if arguments.again and (arguments.targets or arguments.diff):
         raise UnfixError(
-            "--again RECORD says which findings there are: give no TARGET and no --diff"
+            "--again RECORD runs the findings of that record: leave out TARGET and --diff"
         )
     earlier, separator, later = arguments.diff.partition("..")
     if arguments.diff and not (earlier and (later or arguments.place)):
@@ -165,7 +165,7 @@ def _rank_findings(
     place = chosen.folder.expanduser().resolve() if chosen.folder else chosen.release
 
     def find_new(release: str) -> set[FindingKey]:
-        options.report_status(f"only findings count that {release} does not have")
+        options.report_status(f"reading {release}, whose findings do not count")
         new = _audit_sources(replace(chosen, difference=(release, str(place))))
         return {finding.key for finding in new.apply_exemptions(exempt).findings}
 

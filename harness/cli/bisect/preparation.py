@@ -74,11 +74,13 @@ def _prepare_resume(earlier: EarlierSearch, store: Store) -> PreparedSearch:
         "the command, guards or toggles",
     )
     if stopped.settings.get("folder") != fresh.search.settings["folder"]:
-        raise UnfixError(f"search {stopped.id} began in {stopped.settings.get('folder')}")
+        raise UnfixError(
+            f"search {stopped.id} began in {stopped.settings.get('folder')}: resume it there"
+        )
     if stopped.pinned_toggles != fresh.search.pinned_toggles:
         raise UnfixError(
-            f"search {stopped.id} held {stopped.pinned_toggles or 'nothing'}, "
-            f"this one {fresh.search.pinned_toggles}"
+            f"search {stopped.id} had in every run: {stopped.pinned_toggles or 'no toggle'}; this "
+            f"call has {fresh.search.pinned_toggles or 'none'}"
         )
     return PreparedSearch(fresh.request, _restart_search(fresh, stopped), fresh.catalogue)
 
@@ -153,5 +155,5 @@ def _find_pinned_toggles(request: BisectRequest, catalogue: ToggleCatalogue) -> 
             [name for word in words for name in bootstrap.split_ids(word)]
         ):
             if sides.setdefault(toggle.id, side) != side:
-                raise UnfixError(f"{toggle.id} cannot be held both fixed and buggy")
+                raise UnfixError(f"{toggle.id} cannot be both applied and reverted in every run")
     return sides

@@ -88,8 +88,8 @@ def list_faults(request: MutateRequest, as_json: bool) -> int:
         assert module is not None
         terminal.print_fault(fault, fault_outcomes.format_fault_diff(fault, module.text), console)
     console.print(
-        f"{len(faults)} of {len(generated.faults)} faults; {len(generated.dropped)} more were "
-        "dropped: they do not compile, or are the same code"
+        f"{len(faults)} of {len(generated.faults)} faults; dropped, as they do not compile or "
+        f"change nothing: {len(generated.dropped)}"
     )
     return 0 if faults else 1
 
@@ -151,7 +151,10 @@ def run_mutate(request: MutateRequest, resumed_run: str | None, outputs: argpars
         mutation.dropped = list(generated.dropped)
         mutation.codes = fault_selection.collect_codes(chosen, sources)
         families = fault_selection.find_families(chosen, sources, source.catalogue)
-        return dataclasses.replace(plan, faults=chosen, families=families)
+        suites = fault_selection.find_suites(
+            set(families.values()), source.catalogue, paths.project_folder() / "suites"
+        )
+        return dataclasses.replace(plan, faults=chosen, families=families, suites=suites)
 
     def plan_from_coverage(coverage: CoverageRecord) -> MutationPlan:
         assert diff is not None
@@ -218,6 +221,7 @@ def make_plan(request: MutateRequest, target: ReleaseTarget) -> MutationPlan:
         target=target,
         faults=(),
         families={},
+        suites=frozenset(),
         equivalents={fault.id: fault.because for fault in equivalents.values()},
         run_equivalents=request.equal or bool(request.fault),
         pytest_arguments=pytest_arguments,

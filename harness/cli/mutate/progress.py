@@ -38,6 +38,11 @@ class MutateProgress(ProgressBars, MutationListener):
             self.task, description="guards recorded", completed=done_count, total=guard_count
         )
 
+    def report_own_suites(self, decided: int, fault_count: int) -> None:
+        rest = fault_count - decided
+        then = f"; {rest} left for the guards of all suites" if rest else ""
+        self.print_line(f"the suites of their family kill {decided} of {fault_count} faults{then}")
+
     def report_result(self, mutation: MutationRun, result: FaultResult) -> None:
         done, planned = len(mutation.fates), mutation.planned
         self.bar.update(self.task, description="faults", completed=done, total=planned)

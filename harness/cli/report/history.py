@@ -45,9 +45,13 @@ def check_arguments(arguments: argparse.Namespace) -> None:
                 raise UnfixError(f"--{name} needs --since TIME, which says which nights to report")
         return
     if arguments.runs or arguments.list or arguments.proofs:
-        raise UnfixError("--since is about all runs of that time: name none, leave out --list")
+        raise UnfixError(
+            "--since reports all runs of that time: leave out run ids, --list and --proofs"
+        )
     if arguments.junit is not None:
-        raise UnfixError("a history has no JUnit: there are --html, --markdown and --json")
+        raise UnfixError(
+            "--junit does not go with --since, which has --html, --markdown and --json"
+        )
     if arguments.bisect and arguments.issues is None:
         raise UnfixError("--bisect needs --issues DIR: it searches for the fix behind each of them")
 
@@ -83,10 +87,12 @@ def _write_outputs(
 ) -> None:
     from reports.history import markdown, page
 
+    default = run_output.get_default_page("history")
+    folder = (arguments.html or default).parent
     run_output.write_outputs(
         arguments,
-        run_output.get_default_page("history"),
-        lambda: page.render_page(history, prices, machine.describe_commit()),
+        default,
+        lambda: page.render_page(history, prices, machine.describe_commit(), folder),
         lambda: markdown.render_markdown(history, prices),
         history_to_json(history, prices),
         is_red=not history.green,

@@ -126,7 +126,7 @@ def adopt_part(
     """Build a toggle from a part of a fix, with its edits on every release."""
     resolved = resolve_edits(part.edits, anchor.tree)
     if resolved is None:
-        raise UnfixError(f"{part.name}: its forms do not hold on {anchor.tree.name} together")
+        raise UnfixError(f"{part.name}: its edits do not apply together to {anchor.tree.name}")
     if find_missing_name(resolved):
         needed = add_missing_imports(resolved, anchor.texts)
         if isinstance(needed, str):
@@ -136,7 +136,7 @@ def adopt_part(
     variants = release_timeline.build_variants(run)
     if not variants:
         raise UnfixError(
-            f"{part.name}: no release has it: it is to be looked for in a commit alone"
+            f"{part.name}: no release has this code yet, so a toggle has nowhere to apply"
         )
     targets = list(dict.fromkeys(target for variant in variants for target in variant.targets))
     toggle = Toggle(

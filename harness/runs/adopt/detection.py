@@ -133,9 +133,9 @@ def find_detecting_guards(
 ) -> dict[str, DetectionReport]:
     """Run all guards except those with servers, for every toggle whose code the release has.
 
-    Guards of a toggle's family and of its modules run first; after `seconds` no other one begins.
+    Guards of a toggle's family and of its modules run first; `seconds` after the
+    import no other one begins.
     """
-    deadline = time.monotonic() + seconds
     states = {one.id: find_toggle_status(one, target.sources).state for one in toggles}
     flips = {
         name: FLIP_DIRECTIONS[state].value
@@ -148,6 +148,7 @@ def find_detecting_guards(
     try:
         report(f"SGLang {target.name}: importing", 0, 0)
         pool.run_guards((), "")
+        deadline = time.monotonic() + seconds
         pool.tasks.sort(key=lambda task: _rank_guard(task[1], suites.parent, toggles))
         return _build_reports(pool, flips, states, deadline)
     finally:
@@ -195,7 +196,7 @@ def _build_reports(
             ((name, _),) = run.toggles
             flipped[name, run.task] = side
     runners = sorted({task for tasks in ran.values() for task in tasks})
-    sides = pool.run_guards((_GuardRun(task, ()) for task in runners), "guards, as they are")
+    sides = pool.run_guards((_GuardRun(task, ()) for task in runners), "guards without a toggle")
     as_is = {run.task: side for run, side in sides.items()}
     return {
         name: DetectionReport(

@@ -57,10 +57,12 @@ class InventoryBuilder:
                 self.lines[file] |= numbers
 
     def build(self) -> KernelInventory:
-        self.report(f"{len(self.source.kernels)} Triton kernels found; who reaches them")
+        self.report(
+            f"{len(self.source.kernels)} Triton kernels found; looking for what launches them"
+        )
         kernels = [self._list_triton_kernel(kernel) for kernel in self.source.kernels]
         self._reach_helpers(kernels)
-        self.report("who reaches the CUDA kernels")
+        self.report("looking for what launches the CUDA kernels")
         kernels += self._list_cuda_kernels()
         is_recording_cuda = any(
             kernel.is_reached for kernel in kernels if kernel.kind is KernelKind.CUDA

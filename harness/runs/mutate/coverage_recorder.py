@@ -33,6 +33,7 @@ class CoverageRecorder:
         self.plan, self.pool, self.listener = plan, pool, listener
         self.guards, self._on_pass = guards, on_pass
         self._file, self.coverage = _load_coverage(plan)
+        self._count = 0  # the guards that are recorded once this call has ended
 
     @property
     def unknown_guards(self) -> list[str]:
@@ -43,10 +44,15 @@ class CoverageRecorder:
 
         With the names of suites, the guards of the others wait for another call.
         """
-        self.pool.run_attempts(
-            PendingAttempt([(guard, TRACED_GUARD_SECONDS)], self._record, trace=True)
+        chosen = [
+            guard
             for guard in self.unknown_guards
             if not suites or Path(guard.partition("::")[0]).parent.name in suites
+        ]
+        self._count = len(self.coverage.guards) + len(chosen)
+        self.pool.run_attempts(
+            PendingAttempt([(guard, TRACED_GUARD_SECONDS)], self._record, trace=True)
+            for guard in chosen
         )
 
     def list_recorded(self) -> list[GuardCoverage]:
@@ -72,7 +78,7 @@ class CoverageRecorder:
             self.pool.import_modules(coverage.imported)
         line_coverage.save_coverage(self._file, self.coverage)
         done = len(self.coverage.guards)
-        self.listener.report_coverage(coverage, done, len(self.guards))
+        self.listener.report_coverage(coverage, done, self._count)
 
 
 def record_release_coverage(

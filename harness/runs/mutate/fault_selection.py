@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import difflib
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from harness.core.cpp_scopes import CppSource
 from harness.core.errors import UnfixError
@@ -156,9 +157,23 @@ def find_families(
         # A family without a function on this release is an error only if the call names it.
         with contextlib.suppress(UnfixError):
             if targets - families.keys():
-                for target in target_selection.select_targets([family], sources, catalogue):
-                    families.setdefault(str(target), family)
+                found = target_selection.select_targets([family], sources, catalogue)
+                for target in targets.intersection(map(str, found)):
+                    families.setdefault(target, family)
     return families
+
+
+def find_suites(
+    families: Collection[str], catalogue: ToggleCatalogue, suites: Path
+) -> frozenset[str]:
+    """Find the suites with guards of these families: called as one, or naming one of its toggles.
+
+    Example: the guards of the family `req_to_token` stand in `suites/pool_sizing`.
+    """
+    names = [f'"{toggle.id}"' for toggle in catalogue if toggle.family in families]
+    texts = {file: file.read_text(encoding="utf-8") for file in suites.glob("*/test_*.py")}
+    found = {file.parent.name for file, text in texts.items() if any(n in text for n in names)}
+    return frozenset(found.union(families))
 
 
 def collect_codes(faults: Iterable[MutationFault], sources: ReleaseSources) -> list[TargetCode]:

@@ -60,6 +60,7 @@ class MutationPlan:
     target: ReleaseTarget
     faults: tuple[MutationFault, ...]
     families: dict[str, str]  # by target
+    suites: frozenset[str]  # the names of those with guards of these families
     equivalents: dict[str, str]  # the reasons for recorded equivalents, by id
     run_equivalents: bool  # whether equivalents run as well
     pytest_arguments: list[str]  # with the suites' names

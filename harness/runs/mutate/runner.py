@@ -124,16 +124,16 @@ class MutationRunner:
         So the first fault need not wait for hundreds of guards. What the family does not kill is
         undecided, and goes on with the guards of all suites.
         """
-        families = set(self.plan.families.values())
-        if not families or not self.recorder.unknown_guards or self.mutation.fates:
+        if not self.plan.suites or not self.recorder.unknown_guards or self.mutation.fates:
             return
         started = time.monotonic()
-        self.recorder.record_unknown_guards(families)
+        self.recorder.record_unknown_guards(self.plan.suites)
         self.mutation.seconds_to_reach = time.monotonic() - started
         self.coverage.guards = self._list_passing_guards()
         self._has_all_guards = False
         self.pool.run_attempts(self._iterate_first_attempts())
         self._has_all_guards = True
+        self.listener.report_own_suites(len(self.mutation.fates), len(self.plan.faults))
 
     def _iterate_first_attempts(self) -> Iterator[PendingAttempt]:
         for fault in self.plan.faults:
@@ -169,7 +169,8 @@ class MutationRunner:
     def _measure_coverage(self) -> None:
         """Record the lines of guards, and leave out the guards that do not pass."""
         started = time.monotonic()
-        self.recorder.record_unknown_guards()
+        if self.plan_from_coverage or len(self.mutation.fates) < len(self.plan.faults):
+            self.recorder.record_unknown_guards()
         self.mutation.seconds_to_reach += time.monotonic() - started
         known = self.recorder.list_recorded()
         for guard in known:

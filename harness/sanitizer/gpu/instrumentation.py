@@ -12,6 +12,7 @@ Example: `copy(source, target, count, BLOCK)` with the checks "bounds" and "over
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from harness.sanitizer.gpu import (
@@ -51,6 +52,8 @@ _UNSUPPORTED_PREFIXES = (
     "ttng.",
     "ttg.",
 )
+# PTX that reads or writes memory, which no check looks into.
+_ASSEMBLY_ACCESS = re.compile(r"(?<![\w.%])(?:ld|ldu|st|atom|red|multimem|cp\.async)(?:\.\w+)+")
 
 
 class InstrumentationRefused(Exception):
@@ -204,6 +207,8 @@ def _refuse_unsupported(graph: KernelGraph) -> None:
         unsupported = operation.name.startswith(_UNSUPPORTED_PREFIXES)
         if unsupported and not operation.name.endswith("barrier"):
             raise InstrumentationRefused(f"it uses {operation.name}")
+        if access := _ASSEMBLY_ACCESS.search(operation.attributes.get("asm_string", "")):
+            raise InstrumentationRefused(f"its assembly accesses memory: {access[0]}")
 
 
 def _find_tracked_integers(

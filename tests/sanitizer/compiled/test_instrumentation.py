@@ -14,6 +14,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from assembly_to_check import store_in_assembly
 from cpu_runs import float16_zeros, int32_zeros
 from triton.compiler.compiler import ASTSource, GPUTarget
 
@@ -363,10 +364,12 @@ def test_a_tensor_reaches_to_its_end_or_its_storages() -> None:
     assert reach(rows[:0], whole=False) == 0
 
 
-def test_a_kernel_of_descriptors_is_refused_with_the_reason() -> None:
-    kernel_binary = compile_kernel(through_descriptor, float16_zeros(1 << 12), BLOCK=64)
-    assert kernel_binary.metadata.unfix["refused"].startswith("it uses tt.")
-    assert "atom.global.add" not in kernel_binary.asm["ptx"]
+def test_a_kernel_that_cannot_be_checked_is_refused_with_the_reason() -> None:
+    assembly = (store_in_assembly, {"N": 64}, "its assembly accesses memory: st.global.b32")
+    for kernel, sizes, reason in ((through_descriptor, {"BLOCK": 64}, "it uses tt."), assembly):
+        kernel_binary = compile_kernel(kernel, float16_zeros(1 << 12), **sizes)
+        assert kernel_binary.metadata.unfix["refused"].startswith(reason)
+        assert "atom.global.add" not in kernel_binary.asm["ptx"]
 
 
 def test_symbolic_constants_are_parameters() -> None:

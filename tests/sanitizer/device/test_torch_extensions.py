@@ -35,6 +35,8 @@ torch::Tensor add_one(torch::Tensor numbers) {
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return out;
 }
+TORCH_LIBRARY(added_ops, m) { m.def("add_one(Tensor items) -> Tensor"); }
+TORCH_LIBRARY_IMPL(added_ops, CUDA, m) { m.impl("add_one", &add_one); }
 """
 TESTS = '''
 import torch
@@ -48,6 +50,12 @@ def test_numbers():
         functions=["add_one"],
     )
     assert module.add_one(torch.arange(8.0, device="cuda")).tolist() == list(range(1, 9))
+
+def test_operator():
+    torch.ops.added_ops.add_one.default(torch.arange(8.0, device="cuda"))
+
+def test_operator_by_keyword():
+    torch.ops.added_ops.add_one(items=torch.arange(8.0, device="cuda"))
 '''
 
 
@@ -119,4 +127,5 @@ def test_a_kernel_of_load_inline_runs_under_check(tmp_path: Path) -> None:
         env=environment, cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert "add_kernel read 4 bytes past the end of numbers (its index 8" in done.stdout
+    assert done.stdout.count("add_kernel read 4 bytes past the end of items (its index 8") == 2
     assert "VIOLATION test_added.py::test_numbers" in done.stdout

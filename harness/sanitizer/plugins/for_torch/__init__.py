@@ -1,4 +1,4 @@
-"""torch's own extensions (`load`, `load_inline`): their CUDA kernels on this CPU."""
+"""torch's own extensions (`load`, `load_inline`), called directly or as operators, on this CPU."""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
 torch's own code writes the build file and calls nvcc and the C++ compiler; it is told that there is
 a toolkit, a card that takes PTX with source lines, and no libtorch_cuda. The built module's
-functions are host calls, whose launches run on this CPU (`cuda.host_calls`). Host code is compiled
-without optimization, since it only launches.
+functions, and the operators that it registers with torch (`TORCH_LIBRARY`), are host calls, whose
+launches run on this CPU (`cuda.host_calls`). Host code is compiled without optimization, since it
+only launches.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from harness.core.preparation import announce_preparation
 from harness.sanitizer.cuda import cudart
@@ -58,21 +61,62 @@ def hook_builds(cpp_extension: Any) -> None:
         has_cuda, sources = given["with_cuda"], given["sources"]
         if has_cuda is None:
             has_cuda = any(map(cpp_extension._is_cuda_file, sources))
-        if not has_cuda or not given["is_python_module"]:
+        if not has_cuda:
             return compile_module(*args, **options)
         _prepare_process(cpp_extension)
         given["sources"] = [*sources, str(_FOLDER / "c10_cuda.cpp")]
         for name, more in _OPTIONS.items():
             given[name] = [*more, *(given[name] or ())]
-        begun = time.monotonic()
+        begun, operators = time.monotonic(), _list_operators()
         with announce_preparation():
             module = compile_module(*call.args, **call.kwargs)
         if (seconds := time.monotonic() - begun) >= 1:
             words = f"the extension {given['name']} was built in {seconds:.0f} s"
             print(f"unfix: {words}, into {given['build_directory']}", file=sys.stderr)
+        if registered := _list_operators() - operators:
+            _check_calls(registered)
+        if not given["is_python_module"]:
+            return module
         return ExtensionModule(module, given["name"], {}, sources)
 
     cpp_extension._jit_compile = build
+
+
+def _list_operators() -> set[str]:
+    """List torch's operators, without their overloads: `aten::add`."""
+    return {name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names()}
+
+
+_checked_operators: set[str] = set()
+
+
+def _check_calls(names: set[str]) -> None:
+    """Make each call of these operators through `torch.ops` a host call."""
+    if not _checked_operators:
+        for kind in (torch._ops.OpOverloadPacket, torch._ops.OpOverload):
+            kind.__call__ = _wrap_call(kind.__call__)  # type: ignore[method-assign]
+    _checked_operators.update(names)
+
+
+def _wrap_call(call: Any) -> Any:
+    def run(operator: Any, /, *args: Any, **options: Any) -> Any:
+        is_packet = isinstance(operator, torch._ops.OpOverloadPacket)
+        packet = operator if is_packet else operator._overloadpacket
+        full = packet._qualified_op_name
+        if full not in _checked_operators:
+            return call(operator, *args, **options)
+        overload = getattr(packet, packet.overloads()[0]) if is_packet else operator
+        names = [one.name for one in overload._schema.arguments][: len(args)]
+
+        def function(*given: Any) -> Any:
+            place = len(args)
+            return call(operator, *given[:place], **dict(zip(options, given[place:], strict=True)))
+
+        run_call = functools.partial(CALLS.run, full, (*names, *options), set())
+        values = (*args, *options.values())
+        return graphs.run_captured(full, lambda *given: run_call(function, given), *values)
+
+    return run
 
 
 @functools.cache
