@@ -113,6 +113,30 @@ def test_copies_on_the_host(program: Program) -> None:
     program.run()
 
 
+@given(program=draw_programs(Setup(chunk=128, tokens=160, page=4, overlap=True, drafts=1)))
+def test_chains_of_drafts(program: Program) -> None:
+    setups.skip_without_drafts_and_sessions()
+    program.run()
+
+
+@given(program=draw_programs(Setup(chunk=128, tokens=160, drafts=4)))
+def test_trees_of_drafts(program: Program) -> None:
+    setups.skip_without_drafts_and_sessions()
+    program.run()
+
+
+@given(program=draw_programs(Setup(page=4, overlap=True, sessions="streaming")))
+def test_streaming_sessions(program: Program) -> None:
+    setups.skip_without_drafts_and_sessions()
+    program.run()
+
+
+@given(program=draw_programs(Setup(sessions="trees")))
+def test_trees_of_turns(program: Program) -> None:
+    setups.skip_without_drafts_and_sessions()
+    program.run()
+
+
 @given(program=draw_programs_of_any_server())
 def test_any_setup(program: Program) -> None:
     program.run()
