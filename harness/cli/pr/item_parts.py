@@ -22,6 +22,7 @@ from harness.runs.pr.request import PrRequest
 from harness.runs.pr.touched_items import MAX_NAMED, ItemKind
 from harness.runs.rehearse.deployment import read_deployments
 from harness.runs.zoo.architecture import list_families, read_architectures, read_definition
+from harness.sanitizer.triton.capture_folder import CAPTURE_VARIABLE
 from harness.store.database import Store
 from harness.store.lane_runs import LaneResult, LaneRunTable
 from harness.store.pr.part_results import TouchedItem
@@ -129,7 +130,7 @@ def make_zoo_part(request: PrRequest, store: Store) -> ItemPart:
     models = {one.name: {one.name, one.model_type} for one in architectures}
     models |= {name: set() for name in list_families()}
     definitions = {name: read_definition(name) for name in models}
-    share = 0.6 if PrPart.REHEARSE in request.parts else 1.0
+    share = 0.6 if {PrPart.REHEARSE, PrPart.KERNELS} & {*request.parts} else 1.0
     return ItemPart(kind, models, definitions, share, ZooTable(store), ZooRun, execute)
 
 
@@ -180,11 +181,15 @@ PARTS: dict[PrPart, Callable[[PrRequest, Store], ItemPart]] = {
 def _execute_on(review: Review, part: ItemPart, target: ReleaseTarget, names: list[str]) -> Any:
     """Run items on an end, and note which lines of the change they run."""
     files = [name for name in review.change.files_of_package if name.endswith(".py")]
-    os.environ[TRACED_VARIABLE] = os.pathsep.join(files)
+    variables = {TRACED_VARIABLE: os.pathsep.join(files)}
+    if target is review.base and part.kind.noun == "architecture" and review.capture is not None:
+        variables[CAPTURE_VARIABLE] = str(review.capture.folder)
+    os.environ.update(variables)
     try:
         done = part.execute_on(target, names)
     finally:
-        del os.environ[TRACED_VARIABLE]
+        for name in variables:
+            del os.environ[name]
     review.run.runs[f"{part.table.kind} {target.name}"] = done.id
     for result in done.results:
         name = f"{part.table.kind} {result.name}"

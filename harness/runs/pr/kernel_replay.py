@@ -29,6 +29,10 @@ class LaunchComparison:
 
     answer: KernelAnswer
     why: str = ""
+    tensor: str = ""  # of the element that differs most
+    index: tuple[int, ...] = ()
+    before: float | int | bool = 0
+    after: float | int | bool = 0
 
 
 def describe_parameter_change(later: Any, launch: CapturedLaunch) -> str:
@@ -107,7 +111,10 @@ def _compare_tensors(name: str, before: torch.Tensor, after: torch.Tensor) -> La
         magnitude = float(old[old.isfinite()].abs().max()) if bool(old.isfinite().any()) else 0.0
         if largest <= ROUNDING_STEPS * torch.finfo(before.dtype).eps * magnitude:
             return LaunchComparison(KernelAnswer.ROUNDING, words)
-    return LaunchComparison(KernelAnswer.DIFFERENT, words)
+    distances = (old - new).abs().to(torch.float64).nan_to_num(float("inf")) * differs
+    most = tuple(int(axis) for axis in (distances == distances.max()).nonzero()[0])
+    element = name, most, before[most].item(), after[most].item()
+    return LaunchComparison(KernelAnswer.DIFFERENT, words, *element)
 
 
 def _read_bytes(tensor: torch.Tensor) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from fixture_types import Patch
 
 from harness import checking
-from harness.runs.pr import kernel_replay
+from harness.runs.pr import kernel_replay, launch_programs
 from harness.sanitizer.check import launch_capture
 from harness.sanitizer.check.launch_capture import CapturedLaunch
 from harness.sanitizer.triton import capture_folder
@@ -156,3 +157,34 @@ def test_the_launch_is_described_argument_by_argument(folder: Path) -> None:
     assert lines[0] == "grid = (1, 1, 1)"
     assert lines[2] == "y: float32[3] = [-7.0, -7.0, -7.0]"
     assert "size = 3" in lines
+
+
+@pytest.mark.parametrize("later", ["scale_all_but_the_last", "scale_without_a_mask"])
+def test_the_proposed_test_passes_before_the_change_and_fails_after_it(
+    folder: Path, monkeypatch: Patch, later: str
+) -> None:
+    run_launch(13)
+    (captured,) = launch_capture.list_captured(folder, NAME)
+    text = launch_programs.write_test(captured, partial(compare_launches, getattr(kernels, later)))
+    source = text.replace('"cuda"', '"cpu"')  # no GPU is played here
+
+    def run_test() -> None:
+        names: dict[str, Any] = {}
+        exec(compile(source, "proposed", "exec"), names)
+        with checking.checked():
+            names["test_scale"]()
+
+    run_test()
+    monkeypatch.setattr(kernels, "scale", getattr(kernels, later))
+    with pytest.raises((AssertionError, checking.OutOfBounds)):
+        run_test()
+
+
+def test_a_launch_with_many_integers_is_no_short_test(folder: Path) -> None:
+    x, y = torch.arange(999, dtype=torch.int32), torch.zeros(999)
+    with checking.checked():
+        kernels.scale[(125,)](x, y, 999, 1.0, BLOCK=8)
+    (captured,) = launch_capture.list_captured(folder, NAME)
+    compare = partial(compare_launches, kernels.scale_all_but_the_last)
+    assert compare(captured).answer is KernelAnswer.DIFFERENT
+    assert launch_programs.write_test(captured, compare) == ""
