@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 from fixture_types import Patch
+from made_up_toggle import TOGGLE
 from touched_runs import make_review
 
 from harness.cli import guard_runs
 from harness.cli.pr import execution, review
 from harness.cli.pr.review import GUARDS_SHARE, Review
+from harness.core import paths
 from harness.core.outcomes import Outcome
+from harness.fixes.registry import toggle_catalogue
 from harness.runs.mutate import coverage_recorder
 from harness.runs.mutate.line_coverage import GuardCoverage
-from harness.runs.pr import proposed_tests
+from harness.runs.pr import proposed_tests, touched_items
 from harness.store.database import Store
 from harness.store.pr.line_results import ReviewResult
 from harness.store.pr.part_results import GuardChange
@@ -77,17 +80,26 @@ def test_a_lifecycle_is_recorded_on_the_virtual_gpu_and_a_plain_guard_on_the_cpu
     assert sorted(one.guard for one in coverages) == [INDICES, TREE]  # each once
 
 
-def test_lifecycles_that_run_a_changed_line_run_as_they_are_and_are_not_proven(
-    tmp_path: Path, store: Store
+def test_guards_are_proven_whose_toggles_are_of_a_changed_file_and_run_as_they_are_otherwise(
+    tmp_path: Path, store: Store, monkeypatch: Patch
 ) -> None:
+    (tmp_path / "toggles").mkdir()
+    (tmp_path / "toggles" / "made-up.yaml").write_text(TOGGLE)
     coverages = [
         make_coverage(TREE, [CHANGED_LINE]),
         make_coverage(INDICES, [CHANGED_LINE]),
+        make_coverage("suites/page_table/test_trees.py::test_other", [CHANGED_LINE]),
         make_coverage(f"{CACHES}::test_no_tree", [CHANGED_LINE + 1]),
     ]
     made = make_covered_review(tmp_path, store, coverages, 300.0)
-    assert made.guards == [INDICES, TREE]
-    assert made.provable_guards == [INDICES]
+    made.catalogue = toggle_catalogue.load_catalogue([tmp_path / "toggles"])
+    (toggle,) = (one for one in made.catalogue if one.id == "made-up")  # of the changed file
+    named = [paths.project_folder() / guard.partition("::")[0] for guard in (TREE, INDICES)]
+    monkeypatch.setattr(
+        review, "find_guard_files", lambda words, found: named if toggle in found else []
+    )
+    assert made.guards == sorted([INDICES, TREE, "suites/page_table/test_trees.py::test_other"])
+    assert made.provable_guards == [INDICES]  # proofs of lifecycles take too long
 
 
 def test_a_guard_without_room_in_the_budget_is_named_and_leaves_its_lines_incomplete(
@@ -110,7 +122,7 @@ def test_of_two_guards_of_a_line_the_one_about_windows_runs_first(
     names = [f"{CACHES}::test_a_tree_of_tokens", f"{CACHES}::test_windows_of_tokens"]
     coverages = [make_coverage(name, [CHANGED_LINE], seconds=10.0) for name in names]
     made = make_covered_review(tmp_path, store, coverages, 300.0)
-    monkeypatch.setattr(review.touched_items, "find_changed_features", lambda change: {"windows"})
+    monkeypatch.setattr(touched_items, "find_changed_features", lambda change: {"windows"})
     monkeypatch.setattr(Review, "seconds_left", 110.0)
     assert made.guards == [names[1]]
 

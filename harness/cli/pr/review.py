@@ -14,7 +14,8 @@ from harness.cli import guard_runs, options
 from harness.cli.mutate import execution as mutate_execution
 from harness.cli.mutate.progress import MutateProgress
 from harness.cli.process_cleanup import end_processes_on_exit
-from harness.cli.prove.guard_needs import find_own_devices
+from harness.cli.prove.guard_needs import find_guard_files, find_own_devices
+from harness.core import paths
 from harness.core.wording import format_count
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.releases import cuda_toolkit
@@ -121,9 +122,23 @@ class Review:
 
     @cached_property
     def provable_guards(self) -> list[str]:
-        """The guards to prove. Those of the virtual GPU take too long: they run as they are."""
-        devices = find_own_devices()
-        return [guard for guard in self.guards if get_device(guard, devices) == "cpu"]
+        """The guards to prove: those whose toggles are of a changed file.
+
+        The others run as they are, and so do those of the virtual GPU, whose proofs take too long.
+        """
+        changed = {*self.change.modules}
+        toggles = [
+            toggle
+            for toggle in self.catalogue
+            if any(code.module in changed for each in toggle.variants for code in each.targets)
+        ]
+        devices, root = find_own_devices(), paths.project_folder()
+        files = {str(file.relative_to(root)) for file in find_guard_files([], toggles)}
+        return [
+            guard
+            for guard in self.guards
+            if get_device(guard, devices) == "cpu" and guard.partition("::")[0] in files
+        ]
 
     @cached_property
     def listed_kernels(self) -> list[ChangedKernel]:

@@ -123,6 +123,22 @@ def test_launches_around_a_captured_one_reach_a_branch_that_it_misses(folder: Pa
     assert answers["scale_renamed"] == {KernelAnswer.SAME}
 
 
+def test_a_stride_in_place_of_an_equal_one_shows_on_drawn_launches_alone(folder: Path) -> None:
+    x, y, out = torch.rand(3, 8), torch.rand(3, 8), torch.zeros(3, 8)
+    with checking.checked():
+        kernels.add_rows[(3,)](x, y, out, x.stride(0), y.stride(0), SIZE=8)
+    (captured,) = launch_capture.list_captured(folder, "kernels_to_replay:add_rows")
+
+    def find_answers(later: Any) -> list[KernelAnswer]:
+        launches = [captured, *kernel_replay.iterate_draws(captured)]
+        return [kernel_replay.compare_launch(kernels.add_rows, later, x).answer for x in launches]
+
+    launched, *drawn = find_answers(kernels.add_rows_by_one_stride)
+    assert launched is KernelAnswer.SAME
+    assert KernelAnswer.DIFFERENT in drawn
+    assert {*find_answers(kernels.add_rows)} == {KernelAnswer.SAME}
+
+
 def test_a_draw_that_the_earlier_version_does_not_survive_is_none(folder: Path) -> None:
     run_launch(16)
     (captured,) = launch_capture.list_captured(folder, NAME)
