@@ -12,10 +12,10 @@ from made_up_toggle import TOGGLE
 from touched_runs import make_review
 
 from harness.cli import guard_runs
-from harness.cli.pr import execution, review
+from harness.cli.pr import execution, parts, review
 from harness.cli.pr.review import GUARDS_SHARE, Review
 from harness.core import paths
-from harness.core.outcomes import Outcome
+from harness.core.outcomes import Outcome, RunStatus
 from harness.fixes.registry import toggle_catalogue
 from harness.runs.mutate import coverage_recorder
 from harness.runs.mutate.line_coverage import GuardCoverage
@@ -23,10 +23,11 @@ from harness.runs.pr import proposed_tests, touched_items
 from harness.store.database import Store
 from harness.store.pr.line_results import ReviewResult
 from harness.store.pr.part_results import GuardChange
-from harness.store.pr.values import PrRun
+from harness.store.pr.values import PrPart, PrRun
 
 ROWS = "sglang.srt.rows"
 CHANGED_LINE = 10  # of the base: `return size + 1`, or what stands for it
+HEAD_LINES = [10, 11]
 CACHES = "suites/lifecycles/test_caches.py"
 TREE = f"{CACHES}::test_a_tree_of_tokens"
 INDICES = "suites/kv_indices/test_kv_indices.py::test_every_index"
@@ -140,3 +141,19 @@ def test_a_lifecycle_that_fails_is_proposed_as_a_test(tmp_path: Path) -> None:
     assert "reproduce" not in text
     change.plain_after = "passed"
     assert proposed_tests.list_tests(run) == {}
+
+
+@pytest.mark.parametrize("before", [Outcome.SKIPPED, Outcome.FAILED, Outcome.PASSED])
+def test_a_guard_that_does_not_pass_before_the_change_compares_nothing(
+    tmp_path: Path, store: Store, monkeypatch: Patch, before: Outcome
+) -> None:
+    on_base, on_head = make_coverage(INDICES, [CHANGED_LINE]), make_coverage(INDICES, HEAD_LINES)
+    on_base.outcome = on_head.outcome = before
+    made = make_covered_review(tmp_path, store, [on_base], 300.0)
+    monkeypatch.setattr(parts, "record_coverage", lambda *_: [on_head])
+    parts.prove_guards(made)
+    made.run.planned = made.run.parts = [PrPart.SUITES]
+    made.run.status = RunStatus.FINISHED
+    made.judge_lines()
+    is_compared = before is Outcome.PASSED
+    assert made.run.result is (ReviewResult.SAME if is_compared else ReviewResult.NOT_RUN)

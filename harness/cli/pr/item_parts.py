@@ -30,7 +30,7 @@ from harness.store.pr.values import PrPart
 from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import RehearsalRun
 from harness.store.zoo.table import ZooTable
-from harness.store.zoo.values import ZooRun
+from harness.store.zoo.values import ArchitectureResult, ZooRun
 from harness.workers.line_tracer import TRACED_VARIABLE
 from harness.workers.release_target import ReleaseTarget
 
@@ -65,6 +65,7 @@ def run_zoo(review: Review) -> None:
         return
     before = _execute_on(review, part, review.base, names)
     after = _execute_on(review, part, review.head, names)
+    _note_runs(review, part, before, after)
     run.claims = row_changes.compare_rows(before, after)
 
 
@@ -85,6 +86,7 @@ def rehearse_deployments(review: Review) -> None:
         )
     before = before or _execute_on(review, part, review.base, names)
     after = _execute_on(review, part, review.head, names)
+    _note_runs(review, part, before, after)
     run.rehearsals = compare_runs(before, after)
     for deployment in after.deployments:
         if deployment.refusal and not any(
@@ -179,7 +181,7 @@ PARTS: dict[PrPart, Callable[[PrRequest, Store], ItemPart]] = {
 
 
 def _execute_on(review: Review, part: ItemPart, target: ReleaseTarget, names: list[str]) -> Any:
-    """Run items on an end, and note which lines of the change they run."""
+    """Run items on an end, with the lines of the changed files that they run."""
     files = [name for name in review.change.files_of_package if name.endswith(".py")]
     variables = {TRACED_VARIABLE: os.pathsep.join(files)}
     if target is review.base and part.kind.noun == "architecture" and review.capture is not None:
@@ -191,10 +193,24 @@ def _execute_on(review: Review, part: ItemPart, target: ReleaseTarget, names: li
         for name in variables:
             del os.environ[name]
     review.run.runs[f"{part.table.kind} {target.name}"] = done.id
-    for result in done.results:
-        name = f"{part.table.kind} {result.name}"
-        review.line_runs.add(target is review.head, name, result.lines)
     return done
+
+
+def _note_runs(review: Review, part: ItemPart, before: Any, after: Any) -> None:
+    """Note the lines that items ran; one that does not start on the base compares nothing."""
+    started = {one.name for one in before.results if has_started(one)}
+    for is_head, run in ((False, before), (True, after)):
+        for result in run.results:
+            if result.name in started:
+                name = f"{part.table.kind} {result.name}"
+                review.line_runs.add(is_head, name, result.lines)
+
+
+def has_started(result: Any) -> bool:
+    """Return whether a row or a deployment ran as far as its answers or batches."""
+    if isinstance(result, ArchitectureResult):
+        return result.starts or bool(result.answers)
+    return not result.refusal
 
 
 def _find_touched(review: Review, part: ItemPart) -> list[TouchedItem]:

@@ -15,7 +15,7 @@ from harness.cli.process_cleanup import end_processes_on_exit
 from harness.cli.prove import execution as prove_execution
 from harness.cli.prove.call import ProveCall
 from harness.core.cpp_tokens import is_cpp_path
-from harness.core.outcomes import RunStatus, Verdict
+from harness.core.outcomes import Outcome, RunStatus, Verdict
 from harness.core.wording import format_count
 from harness.fixes import drift
 from harness.fixes.registry import toggle_catalogue
@@ -80,8 +80,6 @@ _BREAKS = ("applies", "broken")
 
 def prove_guards(review: Review) -> None:
     """Prove the guards that run changed lines, on the base unless that is known, and the head."""
-    for coverage in review.coverages:
-        review.line_runs.add(False, get_test_name(coverage.guard), coverage.lines)
     if not review.guards:
         options.report_status("no guard runs a changed line: nothing is proven")
         return
@@ -126,8 +124,14 @@ def _run_on_head(review: Review) -> list[GuardCoverage]:
         for coverage in coverages
     ):
         coverages = record_coverage(review.request, review.head, review.guards, True)
-    for coverage in coverages:
-        review.line_runs.add(True, get_test_name(coverage.guard), coverage.lines)
+    # A guard that is skipped, or that failed before, compares nothing.
+    passing = [one for one in review.coverages if one.outcome is Outcome.PASSED]
+    compared = {one.guard for one in passing} & {one.guard for one in coverages}
+    for is_head, each in ((False, passing), (True, coverages)):
+        for coverage in each:
+            if coverage.guard in compared:
+                name = get_test_name(coverage.guard)
+                review.line_runs.add(is_head, name, coverage.lines)
     for guard, count in changed_guards.count_reached_lines(
         coverages, review.change.new_lines
     ).items():

@@ -16,6 +16,7 @@ from harness.cli.mutate.progress import MutateProgress
 from harness.cli.process_cleanup import end_processes_on_exit
 from harness.cli.prove.guard_needs import find_guard_files, find_own_devices
 from harness.core import paths
+from harness.core.outcomes import Outcome
 from harness.core.wording import format_count
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.releases import cuda_toolkit
@@ -100,8 +101,11 @@ class Review:
     @cached_property
     def guards(self) -> list[str]:
         """The guards to run: those that run a line that the change alters, as the budget allows."""
+        skipped = (Outcome.SKIPPED, Outcome.NA)
         touched = changed_guards.list_touched_guards(
-            self.coverages, self.change.base, self.traced_old_lines
+            [one for one in self.coverages if one.outcome not in skipped],
+            self.change.base,
+            self.traced_old_lines,
         )
         for one in touched:
             self.run.reaching[one.name] = max(one.hits, self.run.reaching.get(one.name, 0))
