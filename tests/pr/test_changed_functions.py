@@ -176,3 +176,17 @@ def test_a_file_that_a_server_reads_and_nothing_here_runs_is_not_run(
     unread = list(changed_functions.list_unread_files(change))
     assert [one.path for one in unread] == ([path] if is_unread else [])
     assert all(one.result is ReviewResult.NOT_RUN for one in unread)
+
+
+def test_a_line_that_deployments_alone_ran_is_not_run_as_these_compare_no_answers(
+    tmp_path: Path,
+) -> None:
+    functions, _ = list_changed(tmp_path, PYTHON.replace("return 0", "return 1"))
+    runs = LineRuns()
+    runs.add(True, "rehearse llama", {MODULE: [14]})
+    shown = judge_first(functions, runs).shown
+    assert shown.result is ReviewResult.NOT_RUN
+    assert shown.nearest == "rehearse llama ran it, which compares no answers"
+    functions, _ = list_changed(tmp_path / "again", PYTHON.replace("return 0", "return 1"))
+    runs.add(True, "zoo llama", {MODULE: [14]})
+    assert judge_first(functions, runs).shown.result is ReviewResult.SAME

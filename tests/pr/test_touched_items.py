@@ -317,3 +317,14 @@ def test_an_architecture_that_the_change_removes_is_lost() -> None:
     assert [row[2] for row in section.table.rows] == [
         make_mark(view.MARKS[name]) for name in ("holds no more", "fails as before")
     ]
+
+
+def test_a_row_or_a_deployment_that_does_not_start_compares_nothing() -> None:
+    refused = make_result(SMALL, COUNT_ROWS, 1.0)
+    assert item_parts.has_started(refused)
+    refused.refusal = "no memory"
+    assert not item_parts.has_started(refused)
+    stopped = ClaimResult(ZooClaim.STARTS, Verdict.FAILS)
+    assert not item_parts.has_started(ArchitectureResult("llama", [stopped]))
+    started = ClaimResult(ZooClaim.STARTS, Verdict.HOLDS)
+    assert item_parts.has_started(ArchitectureResult("llama", [started]))

@@ -88,6 +88,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-j", "--jobs", type=int, metavar="N", help="tests at a time")
     parser.add_argument("--memory", type=float, metavar="GIB", help="memory for a test")
     run_output.add_arguments(parser, junit=False)
+    parser.add_argument(
+        "--tests", type=Path, metavar="FOLDER", help="write a test for each change that was found"
+    )
     parser.add_argument("--sarif", type=Path, metavar="FILE", help="for code scanning")
     options.add_toggle_folders(parser)
     options.add_json(parser)
@@ -108,7 +111,10 @@ def run_command(arguments: argparse.Namespace) -> int:
     request = options.make_request(PrRequest, arguments)
     if arguments.base is not None:
         return execution.record_base(request, arguments.base, arguments.json)
-    return run_output.finish_run(KINDS["pr"], execution.review_change(request), arguments)
+    run = execution.review_change(request)
+    if arguments.tests is not None:
+        execution.write_tests(run, arguments.tests)
+    return run_output.finish_run(KINDS["pr"], run, arguments)
 
 
 def _parse_results(text: str) -> list[str]:

@@ -14,11 +14,12 @@ from harness.cli.pr import item_parts, parts
 from harness.cli.pr.review import Review, record_coverage
 from harness.core import machine
 from harness.core.errors import UnfixError
+from harness.core.files import write_atomically
 from harness.core.outcomes import RunStatus
 from harness.core.wording import format_count, format_duration
 from harness.releases import added_releases
+from harness.runs.pr import proposed_tests, source_change
 from harness.runs.pr import request as requests
-from harness.runs.pr import source_change
 from harness.runs.pr.joined_reviews import join_runs
 from harness.runs.pr.request import PrRequest
 from harness.store.database import Store
@@ -75,6 +76,19 @@ def review_change(request: PrRequest) -> PrRun:
     with contextlib.suppress(KeyboardInterrupt), PrTable(store).record_run(run):
         _run_parts(review)
     return run
+
+
+def write_tests(run: PrRun, folder: Path) -> None:
+    """Write the tests that a review proposes, and say which."""
+    tests = proposed_tests.list_tests(run)
+    for name, text in tests.items():
+        write_atomically(folder / name, text)
+    named = ", ".join(str(folder / name) for name in tests)
+    options.report_status(
+        f"{format_count(len(tests), 'test')} that the change fails: {named}"
+        if tests
+        else "no test is proposed: no launch or lifecycle shows a difference"
+    )
 
 
 def _prepare_ends(words: list[str], chosen: list[PrPart]) -> list[ReleaseTarget]:

@@ -22,6 +22,7 @@ from harness.runs.pr.request import PrRequest
 from harness.runs.pr.touched_items import MAX_NAMED, ItemKind
 from harness.runs.rehearse.deployment import read_deployments
 from harness.runs.zoo.architecture import list_families, read_architectures, read_definition
+from harness.sanitizer.triton.capture_folder import CAPTURE_VARIABLE
 from harness.store.database import Store
 from harness.store.lane_runs import LaneResult, LaneRunTable
 from harness.store.pr.part_results import TouchedItem
@@ -29,7 +30,7 @@ from harness.store.pr.values import PrPart
 from harness.store.rehearse.table import RehearsalTable
 from harness.store.rehearse.values import RehearsalRun
 from harness.store.zoo.table import ZooTable
-from harness.store.zoo.values import ZooRun
+from harness.store.zoo.values import ArchitectureResult, ZooRun
 from harness.workers.line_tracer import TRACED_VARIABLE
 from harness.workers.release_target import ReleaseTarget
 
@@ -64,6 +65,7 @@ def run_zoo(review: Review) -> None:
         return
     before = _execute_on(review, part, review.base, names)
     after = _execute_on(review, part, review.head, names)
+    _note_runs(review, part, before, after)
     run.claims = row_changes.compare_rows(before, after)
 
 
@@ -84,6 +86,7 @@ def rehearse_deployments(review: Review) -> None:
         )
     before = before or _execute_on(review, part, review.base, names)
     after = _execute_on(review, part, review.head, names)
+    _note_runs(review, part, before, after)
     run.rehearsals = compare_runs(before, after)
     for deployment in after.deployments:
         if deployment.refusal and not any(
@@ -129,7 +132,7 @@ def make_zoo_part(request: PrRequest, store: Store) -> ItemPart:
     models = {one.name: {one.name, one.model_type} for one in architectures}
     models |= {name: set() for name in list_families()}
     definitions = {name: read_definition(name) for name in models}
-    share = 0.6 if PrPart.REHEARSE in request.parts else 1.0
+    share = 0.6 if {PrPart.REHEARSE, PrPart.KERNELS} & {*request.parts} else 1.0
     return ItemPart(kind, models, definitions, share, ZooTable(store), ZooRun, execute)
 
 
@@ -178,18 +181,36 @@ PARTS: dict[PrPart, Callable[[PrRequest, Store], ItemPart]] = {
 
 
 def _execute_on(review: Review, part: ItemPart, target: ReleaseTarget, names: list[str]) -> Any:
-    """Run items on an end, and note which lines of the change they run."""
+    """Run items on an end, with the lines of the changed files that they run."""
     files = [name for name in review.change.files_of_package if name.endswith(".py")]
-    os.environ[TRACED_VARIABLE] = os.pathsep.join(files)
+    variables = {TRACED_VARIABLE: os.pathsep.join(files)}
+    if target is review.base and part.kind.noun == "architecture" and review.capture is not None:
+        variables[CAPTURE_VARIABLE] = str(review.capture.folder)
+    os.environ.update(variables)
     try:
         done = part.execute_on(target, names)
     finally:
-        del os.environ[TRACED_VARIABLE]
+        for name in variables:
+            del os.environ[name]
     review.run.runs[f"{part.table.kind} {target.name}"] = done.id
-    for result in done.results:
-        name = f"{part.table.kind} {result.name}"
-        review.line_runs.add(target is review.head, name, result.lines)
     return done
+
+
+def _note_runs(review: Review, part: ItemPart, before: Any, after: Any) -> None:
+    """Note the lines that items ran; one that does not start on the base compares nothing."""
+    started = {one.name for one in before.results if has_started(one)}
+    for is_head, run in ((False, before), (True, after)):
+        for result in run.results:
+            if result.name in started:
+                name = f"{part.table.kind} {result.name}"
+                review.line_runs.add(is_head, name, result.lines)
+
+
+def has_started(result: Any) -> bool:
+    """Return whether a row or a deployment ran as far as its answers or batches."""
+    if isinstance(result, ArchitectureResult):
+        return result.starts or bool(result.answers)
+    return not result.refusal
 
 
 def _find_touched(review: Review, part: ItemPart) -> list[TouchedItem]:

@@ -15,7 +15,7 @@ from harness.cli.process_cleanup import end_processes_on_exit
 from harness.cli.prove import execution as prove_execution
 from harness.cli.prove.call import ProveCall
 from harness.core.cpp_tokens import is_cpp_path
-from harness.core.outcomes import RunStatus, Verdict
+from harness.core.outcomes import Outcome, RunStatus, Verdict
 from harness.core.wording import format_count
 from harness.fixes import drift
 from harness.fixes.registry import toggle_catalogue
@@ -80,18 +80,25 @@ _BREAKS = ("applies", "broken")
 
 def prove_guards(review: Review) -> None:
     """Prove the guards that run changed lines, on the base unless that is known, and the head."""
-    for coverage in review.coverages:
-        review.line_runs.add(False, get_test_name(coverage.guard), coverage.lines)
     if not review.guards:
         options.report_status("no guard runs a changed line: nothing is proven")
         return
+    cells = _prove_cells(review) if review.provable_guards else []
+    changes = changed_guards.compare_cells(cells, review.base.name, review.head.name)
+    after = _run_on_head(review)
+    changed_guards.fill_plain_outcomes(changes, review.coverages, after)
+    plain = changed_guards.compare_plain_tests(review.coverages, after, review.guards, changes)
+    review.run.guards = changed_guards.sort_changes([*changes, *plain])
+
+
+def _prove_cells(review: Review) -> list[CellResult]:
     root = Path(guard_runs.resolve_suites([])[1])
     known = _find_known_cells(review)
     targets = [review.head] if known is not None else [review.base, review.head]
     call = ProveCall(
         command="prove",
         usage="",
-        words=changed_guards.resolve_nodes(review.guards, root),
+        words=changed_guards.resolve_nodes(review.provable_guards, root),
         release=[target.name for target in targets],
         profile=review.request.profile,
         jobs=review.request.jobs,
@@ -105,12 +112,7 @@ def prove_guards(review: Review) -> None:
     for facts in proof.releases:
         for problem in facts.problems:
             review.note(f"{facts.release}: {problem}")
-    cells = [*(known or []), *proof.cells]
-    changes = changed_guards.compare_cells(cells, review.base.name, review.head.name)
-    after = _run_on_head(review)
-    changed_guards.fill_plain_outcomes(changes, review.coverages, after)
-    plain = changed_guards.compare_plain_tests(review.coverages, after, review.guards, changes)
-    review.run.guards = changed_guards.sort_changes([*changes, *plain])
+    return [*(known or []), *proof.cells]
 
 
 def _run_on_head(review: Review) -> list[GuardCoverage]:
@@ -122,8 +124,14 @@ def _run_on_head(review: Review) -> list[GuardCoverage]:
         for coverage in coverages
     ):
         coverages = record_coverage(review.request, review.head, review.guards, True)
-    for coverage in coverages:
-        review.line_runs.add(True, get_test_name(coverage.guard), coverage.lines)
+    # A guard that is skipped, or that failed before, compares nothing.
+    passing = [one for one in review.coverages if one.outcome is Outcome.PASSED]
+    compared = {one.guard for one in passing} & {one.guard for one in coverages}
+    for is_head, each in ((False, passing), (True, coverages)):
+        for coverage in each:
+            if coverage.guard in compared:
+                name = get_test_name(coverage.guard)
+                review.line_runs.add(is_head, name, coverage.lines)
     for guard, count in changed_guards.count_reached_lines(
         coverages, review.change.new_lines
     ).items():
@@ -133,7 +141,7 @@ def _run_on_head(review: Review) -> list[GuardCoverage]:
 
 def _find_known_cells(review: Review) -> list[CellResult] | None:
     """Return the base's cells of an earlier review, if it proved every guard of this one."""
-    wanted = set(review.guards)
+    wanted = set(review.provable_guards)
     for earlier in reversed(PrTable(review.store).list_runs()):
         same = (earlier.base, earlier.settings.get("code"), earlier.settings.get("profile")) == (
             *(review.base.name, review.run.settings["code"], review.request.profile),
@@ -188,25 +196,21 @@ def audit_kernels(review: Review) -> None:
 
 
 def compare_kernels(review: Review) -> None:
-    """Run changed kernels of both ends on launches that guards make on the base."""
-    listed = review.listed_kernels
-    earlier = {kernel.earlier: kernel.earlier_lines for kernel in listed if kernel.earlier}
-    if not listed:
+    """Run changed kernels of both ends on launches that guards and rows make on the base."""
+    capture = review.capture
+    if capture is None:
+        review.run.kernels = [kernel.change for kernel in review.listed_kernels]
         return
-    guards = launch_recording.choose_launching_guards(earlier, review.coverages)
-    suites = list(dict.fromkeys(map(get_test_name, guards)))
-    request = make_mutate_request(review.request, review.base, suites)
-    plan = mutate_execution.make_plan(request, review.base)
-    key = changed_kernels.compute_capture_key(plan, earlier, guards)
-    folder, is_done = changed_kernels.prepare_capture(key, earlier)
-    if guards and not is_done:
+    if capture.guards and not capture.is_done:
         options.report_status(
-            f"{format_count(len(guards), 'guard')} of {format_count(len(earlier), 'kernel')}: "
-            "their launches are recorded on the base"
+            f"{format_count(len(capture.guards), 'guard')} of changed kernels: their launches are "
+            "recorded on the base"
         )
         with end_processes_on_exit():
-            launch_recording.capture_launches(plan, guards, folder, options.report_status)
-    review.run.kernels = changed_kernels.compare_kernels(review.change, folder)
+            launch_recording.capture_launches(
+                capture.plan, capture.guards, capture.folder, options.report_status
+            )
+    review.run.kernels = changed_kernels.compare_kernels(review.change, capture.folder)
 
 
 # Faults
@@ -214,7 +218,7 @@ def compare_kernels(review: Review) -> None:
 
 def make_faults(review: Review) -> None:
     """Make faults in changed lines, and run the guards that run these on the head."""
-    request = make_mutate_request(review.request, review.head, review.guards)
+    request = make_mutate_request(review.request, review.head, review.provable_guards)
     head, run = review.head, review.run
     if not review.seconds_left:
         review.note("no fault was tried: nothing is left of --budget")
@@ -235,7 +239,7 @@ def make_faults(review: Review) -> None:
     mutation.settings["between"] = diff.ends
     mutation.codes = fault_selection.collect_codes(chosen, head.sources)
     coverages, remark = review.coverages, " (of the base)"
-    if review.guards:
+    if review.provable_guards:
         plan = dataclasses.replace(mutate_execution.make_plan(request, head), faults=chosen)
         with end_processes_on_exit(), MutateProgress(mutation) as progress:
             runner = MutationRunner(plan, mutation, MutationTable(review.store), progress)
@@ -253,8 +257,8 @@ def make_faults(review: Review) -> None:
 PARTS: dict[PrPart, Callable[[Review], None]] = {
     PrPart.TOGGLES: lambda review: None,  # read before all parts
     PrPart.SUITES: prove_guards,
-    PrPart.KERNELS: compare_kernels,
     PrPart.ZOO: item_parts.run_zoo,
+    PrPart.KERNELS: compare_kernels,
     PrPart.REHEARSE: item_parts.rehearse_deployments,
     PrPart.AUDIT: audit_kernels,
     PrPart.FAULTS: make_faults,

@@ -70,6 +70,16 @@ def group_by_device(files: dict[Path, str]) -> dict[str, list[Path]]:
     return dict(grouped)
 
 
+def find_own_devices() -> dict[str, str]:
+    """Find the files of suites whose guards run on a device of their own, and that device."""
+    root = paths.project_folder()
+    files = sorted((root / "suites").rglob("test_*.py"))
+    grouped = group_by_device({file: file.read_text(errors="replace") for file in files})
+    return {
+        str(file.relative_to(root)): device for device, found in grouped.items() for file in found
+    }
+
+
 def bring_toolkit(
     files: dict[Path, str], toggles: Sequence[Toggle], targets: Sequence[ReleaseTarget]
 ) -> None:

@@ -67,6 +67,7 @@ class CoverageRecorder:
             outcome=side.outcome,
             seconds=side.seconds,
             headline=side.headline,
+            example=side.example,
             suite=line_coverage.digest_suite(guard_names[0], self.plan.working_folder),
             lines=report.trace.lines if report.trace else {},
             imported=report.trace.imported if report.trace else [],

@@ -39,6 +39,7 @@ class GuardCoverage(msgspec.Struct):
     outcome: Outcome
     seconds: float
     headline: str = ""
+    example: list[str] = []  # the smallest failing example, a line each
     suite: str = ""  # digest of its file's folder
     lines: dict[str, list[int]] = {}  # lines of SGLang's modules
     imported: list[str] = []  # modules that this guard imports first

@@ -6,9 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from harness.core.outcomes import Outcome
+from harness.core.wording import format_count
+from harness.releases.source_trees import SourceTree
 from harness.runs.mutate.line_coverage import GuardCoverage
 from harness.runs.pr.source_change import LinesByModule
-from harness.store.pr.part_results import GuardChange, get_test_name
+from harness.runs.pr.touched_items import find_functions
+from harness.store.pr.part_results import GuardChange, TouchedItem, get_test_name
 from harness.store.prove.values import CellResult
 
 
@@ -24,6 +27,28 @@ def count_reached_lines(coverages: Iterable[GuardCoverage], lines: LinesByModule
             name = get_test_name(coverage.guard)
             reached[name] = max(count, reached.get(name, 0))
     return reached
+
+
+def list_touched_guards(
+    coverages: Iterable[GuardCoverage], base: SourceTree, lines: LinesByModule
+) -> list[TouchedItem]:
+    """List the guards that run one of these lines of the base, without parameters."""
+    coverages = list(coverages)
+    touched = {
+        name: TouchedItem(name, format_count(count, "changed line"), count)
+        for name, count in count_reached_lines(coverages, lines).items()
+    }
+    for coverage in coverages:
+        one = touched.get(get_test_name(coverage.guard))
+        if one is not None:
+            ran = {
+                module: numbers.intersection(coverage.lines.get(module, ()))
+                for module, numbers in lines.items()
+            }
+            functions = {f"{module}:{name}" for module, name in find_functions(base, ran)}
+            one.runs = sorted({*one.runs, *functions})
+            one.seconds += coverage.seconds
+    return list(touched.values())
 
 
 def resolve_nodes(names: Iterable[str], folder: Path) -> list[str]:
@@ -69,6 +94,7 @@ def fill_plain_outcomes(
             change.plain_after = later[change.guard].outcome.value
             if change.fails_now:
                 change.headline = later[change.guard].headline
+                change.example = later[change.guard].example
 
 
 def compare_plain_tests(
@@ -95,6 +121,7 @@ def compare_plain_tests(
                     plain_before=coverage.outcome.value,
                     plain_after=outcome or "not collected",
                     headline=now.headline if now is not None and outcome != "passed" else "",
+                    example=now.example if now is not None else [],
                 )
             )
     return changes

@@ -12,7 +12,7 @@ from harness.store.pr.values import PrPart, PrRun
 
 FIELDS = {
     PrPart.TOGGLES: ("toggles", "toggle_count"),
-    PrPart.SUITES: ("guards", "reaching"),
+    PrPart.SUITES: ("guards", "reaching", "touched_guards"),
     PrPart.KERNELS: ("kernels",),
     PrPart.FAULTS: ("faults", "fault_counts", "faults_made"),
     PrPart.ZOO: ("architectures", "claims"),

@@ -16,11 +16,12 @@ import torch
 
 from harness.checking import UncheckableKernel, Violation
 from harness.sanitizer.check import session
-from harness.sanitizer.check.launch_capture import CapturedLaunch, CapturedTensor
+from harness.sanitizer.check.launch_capture import MAX_BYTES, CapturedLaunch, CapturedTensor
 from harness.store.pr.part_results import KernelAnswer
 
 ROUNDING_STEPS = 16  # of the type, at the tensor's largest magnitude
 MAX_LISTED_ARGUMENTS = 40
+_LONGER, _MORE_STRIDE = 4, 16  # so many times the memory; a multiple of what Triton specializes on
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,10 @@ class LaunchComparison:
 
     answer: KernelAnswer
     why: str = ""
+    tensor: str = ""  # of the element that differs most
+    index: tuple[int, ...] = ()
+    before: float | int | bool = 0
+    after: float | int | bool = 0
 
 
 def describe_parameter_change(later: Any, launch: CapturedLaunch) -> str:
@@ -107,7 +112,10 @@ def _compare_tensors(name: str, before: torch.Tensor, after: torch.Tensor) -> La
         magnitude = float(old[old.isfinite()].abs().max()) if bool(old.isfinite().any()) else 0.0
         if largest <= ROUNDING_STEPS * torch.finfo(before.dtype).eps * magnitude:
             return LaunchComparison(KernelAnswer.ROUNDING, words)
-    return LaunchComparison(KernelAnswer.DIFFERENT, words)
+    distances = (old - new).abs().to(torch.float64).nan_to_num(float("inf")) * differs
+    most = tuple(int(axis) for axis in (distances == distances.max()).nonzero()[0])
+    element = name, most, before[most].item(), after[most].item()
+    return LaunchComparison(KernelAnswer.DIFFERENT, words, *element)
 
 
 def _read_bytes(tensor: torch.Tensor) -> bytes:
@@ -115,11 +123,12 @@ def _read_bytes(tensor: torch.Tensor) -> bytes:
 
 
 def iterate_draws(launch: CapturedLaunch) -> Iterator[CapturedLaunch]:
-    """Yield launches around one: smaller counts, empty rows, ties.
+    """Yield launches around one: strides unlike each other, smaller counts, empty rows, ties.
 
     Some are none that SGLang would make. The earlier version is run under check, and one that it
     does not survive is no launch to compare.
     """
+    yield from _iterate_wider_strides(launch)
     for name, value in launch.arguments.items():
         if isinstance(value, CapturedTensor):
             for change in _CHANGES:
@@ -129,6 +138,29 @@ def iterate_draws(launch: CapturedLaunch) -> Iterator[CapturedLaunch]:
         elif _is_count(name, value):
             for smaller in dict.fromkeys((value - 1, value // 2)):
                 yield replace(launch, arguments=launch.arguments | {name: smaller})
+
+
+def _iterate_wider_strides(launch: CapturedLaunch) -> Iterator[CapturedLaunch]:
+    """Raise each stride in turn, over longer memory: strides that are equal hide one another.
+
+    Example: keys and values of one shape; a kernel that reads values by the keys' stride is right.
+    """
+    if _LONGER * launch.byte_count > MAX_BYTES:
+        return
+    wide = {name: _flatten(value, launch) for name, value in launch.arguments.items()}
+    memories = tuple(memory * _LONGER for memory in launch.memories)
+    for name, value in launch.arguments.items():
+        if "stride" in name.lower() and isinstance(value, int) and value > 1:
+            raised = wide | {name: value + _MORE_STRIDE}
+            yield replace(launch, arguments=raised, memories=memories)
+
+
+def _flatten(value: Any, launch: CapturedLaunch) -> Any:
+    """Let a tensor reach from its first element to the end of the longer memory."""
+    if not isinstance(value, CapturedTensor):
+        return value
+    count = _LONGER * len(launch.memories[value.memory]) // value.dtype.itemsize
+    return replace(value, shape=(count - value.offset,), strides=(1,))
 
 
 def _is_count(name: str, value: Any) -> bool:

@@ -20,6 +20,8 @@ _NEEDS = (
     ("sglang.srt.models", "a row in suites/zoo/architectures"),
     ("sglang.srt.layers", "a row in suites/zoo/architectures"),
 )
+# Items that compare memory and indices, and no answers: a line that they alone ran may be wrong.
+_WITHOUT_ANSWERS = ("rehearse ", "suites/deployments/")
 _NO_TOOLKIT = "CUDA sources are built with the toolkit: `unfix releases add cuda-toolkit`"
 
 
@@ -77,10 +79,12 @@ def note_runs(functions: Iterable[FunctionLines], runs: LineRuns, has_toolkit: b
             for line in lines:
                 found = runs.find_items(line, is_head)
                 items |= found
-                if not found:
+                if all(name.startswith(_WITHOUT_ANSWERS) for name in found):
                     shown.unrun.append(UnrunLine(line.line, line.text, not is_head))
         shown.ran_by = sorted(items)
-        if shown.unrun:
+        if shown.unrun and items and all(name.startswith(_WITHOUT_ANSWERS) for name in items):
+            shown.nearest = f"{min(items)} ran it, which compares no answers"
+        elif shown.unrun:
             shown.nearest = runs.find_nearest(shown.module, has_toolkit)
 
 

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,8 @@ import msgspec
 from harness.core import child_process, preloading, processes
 from harness.runs.audit.kernel_discovery import SourceKernel
 from harness.runs.audit.release_kernels import ReleaseKernels
-from harness.runs.pr import kernel_replay
+from harness.runs.pr import kernel_replay, launch_programs
+from harness.runs.pr.kernel_replay import LaunchComparison
 from harness.sanitizer.check import launch_capture
 from harness.sanitizer.check.launch_capture import CapturedLaunch
 from harness.sanitizer.check.launcher_state import load_launcher_state
@@ -31,6 +32,7 @@ from harness.store.pr.part_results import KernelAnswer, KernelChange
 
 KERNEL_SECONDS = 60.0  # of processor time, for all launches of a kernel
 STOP_SECONDS = 20.0  # no further launch begins after that
+_WORSE = (KernelAnswer.DIFFERENT, KernelAnswer.REPORTED)
 MAX_DRAWN_FROM = 3  # captured launches that others are drawn around
 
 
@@ -143,46 +145,49 @@ def _compare_kernel(
     except Exception as error:  # its statements may raise anything where its packages are missing
         change.why = f"it cannot be read without an import: {error}"
         return msgspec.to_builtins(change)
+    compare = partial(kernel_replay.compare_launch, earlier, later)
     order = list(KernelAnswer)
     started, counts = time.process_time(), dict.fromkeys(KernelAnswer, 0)
     for launch in launches:
         if time.process_time() - started > STOP_SECONDS:
             break
         why = kernel_replay.describe_parameter_change(later, launch)
-        found = (
-            kernel_replay.LaunchComparison(KernelAnswer.NOT_COMPARED, why)
-            if why
-            else kernel_replay.compare_launch(earlier, later, launch)
-        )
+        found = LaunchComparison(KernelAnswer.NOT_COMPARED, why) if why else compare(launch)
         counts[found.answer] += 1
         is_first = not change.launches and found.answer is not KernelAnswer.NOT_COMPARED
         change.launches += found.answer is not KernelAnswer.NOT_COMPARED
-        change.differing += found.answer in (KernelAnswer.DIFFERENT, KernelAnswer.REPORTED)
+        change.differing += found.answer in _WORSE
         if is_first or order.index(found.answer) < order.index(change.answer):
             change.answer, change.why = found.answer, found.why
             is_equal = found.answer is KernelAnswer.SAME
             change.smallest = [] if is_equal else kernel_replay.describe_launch(launch)
+            if found.answer in _WORSE:
+                change.test = launch_programs.write_test(launch, compare)
         elif not change.launches:
             change.why = found.why
     if change.answer in (KernelAnswer.SAME, KernelAnswer.ROUNDING):
-        _compare_draws(earlier, later, launches[:MAX_DRAWN_FROM], change, started)
+        _compare_draws(compare, launches[:MAX_DRAWN_FROM], change, started)
     return msgspec.to_builtins(change)
 
 
 def _compare_draws(
-    earlier: Any, later: Any, launches: list[CapturedLaunch], change: KernelChange, started: float
+    compare: Callable[[CapturedLaunch], LaunchComparison],
+    launches: list[CapturedLaunch],
+    change: KernelChange,
+    started: float,
 ) -> None:
     """Compare launches around the captured ones, until one differs: these may miss its branch."""
     for drawn in (drawn for launch in launches for drawn in kernel_replay.iterate_draws(launch)):
         if time.process_time() - started > STOP_SECONDS:
             return
-        found = kernel_replay.compare_launch(earlier, later, drawn)
+        found = compare(drawn)
         if found.answer is KernelAnswer.NOT_COMPARED:
             continue
         change.drawn += 1
-        if found.answer in (KernelAnswer.DIFFERENT, KernelAnswer.REPORTED):
+        if found.answer in _WORSE:
             change.answer, change.why, change.differing = found.answer, found.why, 1
             change.smallest = kernel_replay.describe_launch(drawn)
+            change.test = launch_programs.write_test(drawn, compare)
             return
 
 

@@ -39,7 +39,7 @@ _WHOLE_VERDICTS = (
 )  # it ran to its end, or is not there
 # What a change may be about, with the words of it in names of SGLang and in our definitions.
 FEATURES = {
-    "windows": {"window", "sliding", "swa"},
+    "windows": {"window", "windows", "sliding", "swa"},
     "adapters": {"lora", "adapter", "adapters"},
     "quantized weights": {
         "quant",

@@ -9,6 +9,7 @@ and a digest, so a launch that is made twice is stored once.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import os
 import pickle
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 
 from harness.core.files import write_atomically
+from harness.sanitizer.check.tracked_memory import is_in_host_memory
 from harness.sanitizer.triton.capture_folder import (
     CAPTURE_VARIABLE,
     get_kernel_folder,
@@ -84,7 +86,7 @@ def capture_launch(kernel: Any, values: dict[str, Any], grid: tuple[int, ...], m
         return
     place = get_kernel_folder(Path(folder), name)
     tensors = {key: value for key, value in values.items() if isinstance(value, torch.Tensor)}
-    if any(tensor.device.type != "cpu" for tensor in tensors.values()):
+    if not all(map(is_in_host_memory, tensors.values())):
         return
     storages = {
         tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors.values()
@@ -125,8 +127,7 @@ def was_too_large(folder: Path, kernel: str) -> bool:
 
 
 def _read_memory(storage: torch.UntypedStorage) -> bytes:
-    whole = torch.empty(0, dtype=torch.uint8).set_(storage)
-    return bytes(whole.numpy().tobytes())
+    return ctypes.string_at(storage.data_ptr(), storage.nbytes())  # also of the virtual GPU
 
 
 def _read_size(file: Path) -> int:

@@ -123,6 +123,7 @@ class KernelChange(msgspec.Struct):
     smallest: list[str] = []  # the smallest launch that differs, a line for each argument
     source: str = ""  # where the launches come from
     drawn: int = 0  # launches around these that were run on both, too
+    test: str = ""  # a test that fails after the change, if a short one shows it
 
 
 class UnnoticedFault(msgspec.Struct):

@@ -31,8 +31,8 @@ class PrPart(StrEnum):
 
     TOGGLES = "toggles"
     SUITES = "suites"
-    KERNELS = "kernels"
     ZOO = "zoo"
+    KERNELS = "kernels"
     REHEARSE = "rehearse"
     AUDIT = "audit"
     FAULTS = "faults"
@@ -76,6 +76,7 @@ class PrRun(msgspec.Struct):
     toggles: list[ToggleChange] = []
     toggle_count: int = 0
     reaching: dict[str, int] = {}  # guards that run changed lines, with the number of these
+    touched_guards: list[TouchedItem] = []  # those of the base, with those that were left out
     guards: list[GuardChange] = []
     findings: list[NewFinding] = []
     audited: int = 0  # kernels that changed and were audited

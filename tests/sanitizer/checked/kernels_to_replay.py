@@ -43,3 +43,17 @@ def scale_and_shift(x, y, size, factor, shift, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(x + at, mask=at < size, other=0.0)
     tl.store(y + at, value * factor * 3.0 + shift, mask=at < size)
+
+
+@triton.jit
+def add_rows(x, y, out, stride_x, stride_y, SIZE: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, SIZE)
+    value = tl.load(x + row * stride_x + at) + tl.load(y + row * stride_y + at)
+    tl.store(out + row * SIZE + at, value)
+
+
+@triton.jit
+def add_rows_by_one_stride(x, y, out, stride_x, stride_y, SIZE: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, SIZE)
+    value = tl.load(x + row * stride_x + at) + tl.load(y + row * stride_x + at)
+    tl.store(out + row * SIZE + at, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from fixture_types import Patch
 
 from harness import checking
-from harness.runs.pr import kernel_replay
+from harness.runs.pr import kernel_replay, launch_programs
 from harness.sanitizer.check import launch_capture
 from harness.sanitizer.check.launch_capture import CapturedLaunch
 from harness.sanitizer.triton import capture_folder
@@ -122,6 +123,22 @@ def test_launches_around_a_captured_one_reach_a_branch_that_it_misses(folder: Pa
     assert answers["scale_renamed"] == {KernelAnswer.SAME}
 
 
+def test_a_stride_in_place_of_an_equal_one_shows_on_drawn_launches_alone(folder: Path) -> None:
+    x, y, out = torch.rand(3, 8), torch.rand(3, 8), torch.zeros(3, 8)
+    with checking.checked():
+        kernels.add_rows[(3,)](x, y, out, x.stride(0), y.stride(0), SIZE=8)
+    (captured,) = launch_capture.list_captured(folder, "kernels_to_replay:add_rows")
+
+    def find_answers(later: Any) -> list[KernelAnswer]:
+        launches = [captured, *kernel_replay.iterate_draws(captured)]
+        return [kernel_replay.compare_launch(kernels.add_rows, later, x).answer for x in launches]
+
+    launched, *drawn = find_answers(kernels.add_rows_by_one_stride)
+    assert launched is KernelAnswer.SAME
+    assert KernelAnswer.DIFFERENT in drawn
+    assert {*find_answers(kernels.add_rows)} == {KernelAnswer.SAME}
+
+
 def test_a_draw_that_the_earlier_version_does_not_survive_is_none(folder: Path) -> None:
     run_launch(16)
     (captured,) = launch_capture.list_captured(folder, NAME)
@@ -156,3 +173,34 @@ def test_the_launch_is_described_argument_by_argument(folder: Path) -> None:
     assert lines[0] == "grid = (1, 1, 1)"
     assert lines[2] == "y: float32[3] = [-7.0, -7.0, -7.0]"
     assert "size = 3" in lines
+
+
+@pytest.mark.parametrize("later", ["scale_all_but_the_last", "scale_without_a_mask"])
+def test_the_proposed_test_passes_before_the_change_and_fails_after_it(
+    folder: Path, monkeypatch: Patch, later: str
+) -> None:
+    run_launch(13)
+    (captured,) = launch_capture.list_captured(folder, NAME)
+    text = launch_programs.write_test(captured, partial(compare_launches, getattr(kernels, later)))
+    source = text.replace('"cuda"', '"cpu"')  # no GPU is played here
+
+    def run_test() -> None:
+        names: dict[str, Any] = {}
+        exec(compile(source, "proposed", "exec"), names)
+        with checking.checked():
+            names["test_scale"]()
+
+    run_test()
+    monkeypatch.setattr(kernels, "scale", getattr(kernels, later))
+    with pytest.raises((AssertionError, checking.OutOfBounds)):
+        run_test()
+
+
+def test_a_launch_with_many_integers_is_no_short_test(folder: Path) -> None:
+    x, y = torch.arange(999, dtype=torch.int32), torch.zeros(999)
+    with checking.checked():
+        kernels.scale[(125,)](x, y, 999, 1.0, BLOCK=8)
+    (captured,) = launch_capture.list_captured(folder, NAME)
+    compare = partial(compare_launches, kernels.scale_all_but_the_last)
+    assert compare(captured).answer is KernelAnswer.DIFFERENT
+    assert launch_programs.write_test(captured, compare) == ""
