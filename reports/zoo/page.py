@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.store.zoo.values import ARCHITECTURE_CLAIMS, FAMILY_CLAIMS, ZooRun
+from harness.store.zoo.values import FAMILY_CLAIMS, ZooRun
 from reports.shared import html_file
 from reports.zoo import view
 
@@ -16,7 +16,7 @@ FAMILY_HINT = "Kernels that no architecture launches, each against its formula i
 
 def render_page(run: ZooRun) -> str:
     kinds = (
-        ("architectures", "Architectures", run.models, ARCHITECTURE_CLAIMS, MODEL_HINT),
+        ("architectures", "Architectures", run.models, run.model_claims, MODEL_HINT),
         ("families", "Kernel families", run.families, FAMILY_CLAIMS, FAMILY_HINT),
     )
     values = {"run": run, "view": view, "kinds": kinds, "marks": view.MARKS}

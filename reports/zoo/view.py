@@ -6,7 +6,6 @@ from harness.core.added_counts import add_counts
 from harness.core.device import VIRTUAL
 from harness.core.wording import format_duration
 from harness.store.zoo.values import (
-    ARCHITECTURE_CLAIMS,
     FAMILY_CLAIMS,
     ArchitectureResult,
     ClaimResult,
@@ -51,7 +50,7 @@ def sort_results(results: list[ArchitectureResult]) -> list[ArchitectureResult]:
 def make_tables(run: ZooRun) -> list[ReportTable]:
     """Make the table of architectures and that of kernel families, each if it has rows."""
     kinds = (
-        ("Architectures", ("architecture", "class"), run.models, ARCHITECTURE_CLAIMS),
+        ("Architectures", ("architecture", "class"), run.models, run.model_claims),
         ("Kernel families", ("family",), run.families, FAMILY_CLAIMS),
     )
     return [_make_table(*kind) for kind in kinds if kind[2]]

@@ -17,6 +17,7 @@ from harness.core.outcomes import RunStatus
 from harness.findings.finding_files import load_findings
 from harness.runs.zoo import release_changes
 from harness.runs.zoo.architecture import select_rows
+from harness.runs.zoo.rank_layout import RankLayout
 from harness.runs.zoo.release_changes import ZooChanges
 from harness.runs.zoo.request import ZooRequest, ZooWorkerRequest
 from harness.sanitizer.device.cards import get_card
@@ -54,12 +55,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WORDS",
         help="also check launches: graphs, streams, or both",
     )
+    add_layout(parser)
     run_output.add_arguments(parser, junit=False)
     options.add_toggle_folders(parser)
     options.add_json(parser)
 
 
+def add_layout(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("several ranks, compared with one")
+    for option, words in (
+        ("tp", "ranks that share each layer (default: as many as --ep or --dp)"),
+        ("pp", "stages of layers"),
+        ("ep", "parts of the experts, among the ranks of --tp"),
+        ("dp", "batches of their own, with --enable-dp-attention"),
+    ):
+        group.add_argument(f"--{option}", type=int, metavar="N", help=words)
+    group.add_argument("--enable-dp-attention", action="store_true", help="as SGLang's option")
+
+
+def read_layout(arguments: argparse.Namespace) -> RankLayout:
+    ep, dp, pp = (getattr(arguments, name) or 1 for name in ("ep", "dp", "pp"))
+    tp = arguments.tp or max(ep, dp)
+    return RankLayout(tp, pp, ep, dp, arguments.enable_dp_attention)
+
+
 def run_command(arguments: argparse.Namespace) -> int:
+    arguments.layout = read_layout(arguments)
     request = options.make_request(ZooRequest, arguments)
     if request.since:
         return compare_releases(request, arguments)
@@ -132,6 +153,7 @@ def find_stored_run(target: ReleaseTarget, request: ZooRequest) -> ZooRun | None
         if (
             is_alike
             and not run.toggles
+            and not run.ranks
             and run.status is RunStatus.FINISHED
             and rows <= set(run.planned)
         ):
@@ -142,12 +164,17 @@ def find_stored_run(target: ReleaseTarget, request: ZooRequest) -> ZooRun | None
 def digest_work(target: ReleaseTarget, request: ZooRequest) -> str:
     """Digest the code and the settings of a run; '' if the release itself may change."""
     code = guard_runs.digest_lane_code(target, request.toggles)
-    return compute_digest(code, str(request.seconds), *request.check) if code else ""
+    settings = str(request.seconds), str(request.layout), *request.check
+    return compute_digest(code, *settings) if code else ""
 
 
 def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> ZooRun:
     """Run a request on a release, to the end or until Ctrl-C; return the stored run."""
     architectures, families = select_rows(request.names)
+    if request.layout.count > 1:
+        if set(request.names) & set(families):
+            raise UnfixError("kernel families run on one rank: name architectures")
+        families = []
     get_card(request.card)  # an unknown name ends the call
     run_id, started = guard_runs.make_id_and_start()
     mended = [f.page for f in load_findings() if f.fix.toggle in request.enable]
@@ -161,6 +188,7 @@ def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> ZooRun:
             architectures=[each.drop_known_failures(mended) for each in architectures],
             families=families,
             check=request.check,
+            layout=request.layout,
             mended=mended,
         )
 
@@ -169,6 +197,7 @@ def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> ZooRun:
         started=started,
         release=target.name,
         card=request.card,
+        ranks=str(request.layout),
         command=run_output.get_recorded_command(),
         code=digest_work(target, request),
         planned=[*(architecture.name for architecture in architectures), *families],

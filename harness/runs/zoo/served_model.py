@@ -33,11 +33,16 @@ class ServedModel(Protocol):
 
 
 def serve_model(
-    folder: Path, dtype: str, arguments: list[str], graphs: bool, adapters: Sequence[Adapter]
+    folder: Path,
+    dtype: str,
+    arguments: list[str],
+    graphs: bool,
+    adapters: Sequence[Adapter],
+    rank: int = 0,
 ) -> ServedModel:
-    """Have SGLang load the model of a folder."""
+    """Have SGLang load the model of a folder, or a rank's share of it."""
     module = import_fixture("zoo.served_model")
-    model: ServedModel = module.serve_model(folder, dtype, arguments, graphs, adapters)
+    model: ServedModel = module.serve_model(folder, dtype, arguments, graphs, adapters, rank)
     return model
 
 

@@ -42,11 +42,12 @@ class ArchitectureFork:
     def __init__(self, request: ZooWorkerRequest, number: int) -> None:
         self.architecture = request.architectures[number]
         self.seconds, self.check = request.seconds, tuple(request.check)
+        self.layout = request.layout
         self.folder = Path(request.folder) / str(number)
 
     def run(self) -> ArchitectureResult:
         """Run it with graphs; if they are not captured, run it again without and say so."""
-        result = self._run_fork(graphs=True)
+        result = self._run_fork(graphs=self.layout.count == 1)
         if result is None:
             failure = (self.folder / "graph_failure").read_text()
             result = self._run_fork(graphs=False)
@@ -61,14 +62,17 @@ class ArchitectureFork:
         compute = partial(self._compute_result, graphs)
         result, end = compute_in_fork(self.folder, self.seconds, compute, ArchitectureResult)
         if result is None and not end.is_normal:
-            return make_failure(self.architecture.name, end.words, end.log)
+            result = make_failure(self.architecture.name, end.words, end.log)
+            result.ranks = str(self.layout)
         return result
 
     def _compute_result(self, graphs: bool) -> ArchitectureResult | None:
         os.environ[recorded_reach.LAUNCHER_VARIABLE] = f"zoo {self.architecture.name}"
         model_folder = self.folder / f"model-{graphs}"
         model_folder.mkdir()
-        run = claims.ArchitectureRun(self.architecture, model_folder, graphs, self.check)
+        run = claims.ArchitectureRun(
+            self.architecture, model_folder, graphs, self.check, self.layout
+        )
         result: ArchitectureResult | None = None
         try:
             result = run.run()

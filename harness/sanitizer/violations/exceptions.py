@@ -113,6 +113,17 @@ class EarlyReuse(Violation):
     """Freed memory that its stream uses again while another stream may still use it."""
 
 
+# Of several ranks, found by the host that answers their collectives
+
+
+class CollectiveMismatch(Violation):
+    """Ranks that call different collectives, or one collective with other tensors or groups."""
+
+
+class LostRank(Violation):
+    """A collective that waits for a rank that has ended, or that does not come."""
+
+
 # What ends a check
 
 

@@ -25,11 +25,16 @@ class ZooClaim(StrEnum):
     PREFIX = "cached prefix"  # a prompt behind another request's slots gives what it gives alone
     RECOMPUTE = "recompute"  # a retracted request, extended again, goes on as if it had stayed
     GRAPH = "graph"  # a replayed decode graph gives what eager decoding gives
+    RANKS = "several ranks"  # a model spread over ranks gives what one rank gives
     MEMORY = "memory checks"  # no launch reads or writes out of bounds, overflows or races
 
 
 FAMILY_CLAIMS = (ZooClaim.STARTS, ZooClaim.FORMULA, ZooClaim.MEMORY)
-ARCHITECTURE_CLAIMS = tuple(claim for claim in ZooClaim if claim is not ZooClaim.FORMULA)
+ARCHITECTURE_CLAIMS = tuple(
+    claim for claim in ZooClaim if claim not in (ZooClaim.FORMULA, ZooClaim.RANKS)
+)
+# Where a model is spread over ranks, that is what is tested; one rank alone is another run.
+RANK_CLAIMS = (ZooClaim.STARTS, ZooClaim.REFERENCE, ZooClaim.RANKS, ZooClaim.MEMORY)
 
 
 CLAIM_VERDICTS = (Verdict.HOLDS, Verdict.FAILS, Verdict.KNOWN, Verdict.UNTESTED)
@@ -89,6 +94,7 @@ class ArchitectureResult(msgspec.Struct):
     seconds: float = 0.0
     processor_seconds: float = 0.0  # of these, in which it ran: a busy machine takes longer
     is_family: bool = False  # kernels that no architecture launches, by themselves
+    ranks: str = ""  # how the model was spread: "tp 2"
 
     @property
     def claims_without_result(self) -> list[str]:
@@ -100,9 +106,15 @@ class ArchitectureResult(msgspec.Struct):
         reasons = {claim.claim: claim.headline for claim in self.claims}
         return [
             f"{claim}: not tested: {reasons.get(claim) or 'it has no result'}"
-            for claim in (FAMILY_CLAIMS if self.is_family else ARCHITECTURE_CLAIMS)
+            for claim in self.claims_to_test
             if claim not in tested and not self._is_stopped_by_memory(claim)
         ]
+
+    @property
+    def claims_to_test(self) -> tuple[ZooClaim, ...]:
+        if self.is_family:
+            return FAMILY_CLAIMS
+        return RANK_CLAIMS if self.ranks else ARCHITECTURE_CLAIMS
 
     def _is_stopped_by_memory(self, claim: ZooClaim) -> bool:
         """Return whether a memory check ended the claim, which is red or known by itself."""
@@ -132,6 +144,7 @@ class ZooRun(LaneRun, kw_only=True):
     """One call of `unfix zoo` with its results."""
 
     card: str
+    ranks: str = ""  # how each model is spread: "tp 2, ep 2"
     architectures: list[ArchitectureResult] = msgspec.field(default_factory=list)
 
     @property
@@ -146,6 +159,10 @@ class ZooRun(LaneRun, kw_only=True):
     def models(self) -> list[ArchitectureResult]:
         """Return the architectures that the release has."""
         return [result for result in self.present if not result.is_family]
+
+    @property
+    def model_claims(self) -> tuple[ZooClaim, ...]:
+        return RANK_CLAIMS if self.ranks else ARCHITECTURE_CLAIMS
 
     @property
     def families(self) -> list[ArchitectureResult]:
