@@ -129,7 +129,7 @@ class ProgressBars(ProgressDisplay):
 def describe_task(task: Task, is_stalled: bool = False) -> str:
     """Describe a task: '30 of 294 SGLang 0.5.23 on cpu, about 2 m left'.
 
-    Without an estimate while nothing ends, as when a build is waited for: it is made of what has ended.
+    Without an estimate while nothing ends, as when a build is waited for: what has ended makes it.
     """
     if task.total is None:
         words = f"{task.description}, for {format_duration(task.elapsed or 0)}"

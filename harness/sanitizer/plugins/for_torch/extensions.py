@@ -94,7 +94,7 @@ def _check_calls(names: set[str]) -> None:
     """Make each call of these operators through `torch.ops` a host call."""
     if not _checked_operators:
         for kind in (torch._ops.OpOverloadPacket, torch._ops.OpOverload):
-            kind.__call__ = _wrap_call(kind.__call__)  # type: ignore[method-assign]
+            kind.__call__ = _wrap_call(kind.__call__)
     _checked_operators.update(names)
 
 
