@@ -39,7 +39,7 @@ def list_record_dates() -> dict[str, str]:
         str(file.relative_to(FOLDER)): max(
             iterate_dates(json.loads(read_record_text(file))), default=""
         )
-        for file in sorted(FOLDER.rglob("*.json.xz"))
+        for file in sorted(FOLDER.rglob("*.json*"))
     }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from harness.core.cpp_tokens import is_cpp_path
 from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus, find_toggle_status
 from harness.fixes.patch_plan import Direction, ToggleChoice
@@ -114,6 +115,12 @@ def enable_where_missing(*names: str) -> Iterator[None]:
     )
     with ToggleContext(choices) if choices else contextlib.nullcontext():
         yield
+
+
+def describe_moment(finding: ToggleStatus) -> str:
+    """Describe when a cell's sides change the code: a guard's process has imported it before."""
+    is_built = any(is_cpp_path(site.target.module) for site in finding.sites)
+    return "as its CUDA module is built" if is_built else "live"
 
 
 def lacks_definition(cell: GuardCell) -> bool:

@@ -179,8 +179,9 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         name, toggle, state = replay.find_guard_node(item), status.toggle.id, status.state.value
         preparation = preparations.read_preparation(item)
         prepared = () if preparation is None else preparation.names
+        moment = cells.describe_moment(status)
         return [
-            GuardTask(number, name, toggle, side, state, problem, "", reason, prepared)
+            GuardTask(number, name, toggle, side, state, problem, "", reason, prepared, moment)
             for side in self.settings.sides
         ]
 

@@ -23,6 +23,7 @@ class GuardTask(msgspec.Struct, omit_defaults=True):
     broken_reason: str = ""  # the reason why the guard never runs
     not_applicable_reason: str = ""  # the reason why it cannot apply, known before it runs
     prepared: tuple[str, ...] = ()  # what is prepared for it by name, such as CUDA modules
+    moment: str = ""  # when its side changes the code
 
     @property
     def key(self) -> TaskKey:

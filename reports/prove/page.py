@@ -171,6 +171,7 @@ def cell_to_json(cell: CellResult) -> dict[str, Any]:
         "guard": make_visible(cell.guard),
         "mark": marks.get_verdict_word(cell.verdict),
         "state": cell.state,
+        "moment": cell.moment and f", toggled {cell.moment}",
         "why": make_visible(view.describe_reason(cell)),
         "sides": [side_to_json(cell, side) for side in view.sort_sides(cell)],
     }

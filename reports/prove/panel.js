@@ -63,7 +63,7 @@ function guardPart(cell, open) {
     make("summary", {},
       make("span", { class: `key tone-${toneOf(cell.mark)}` }, `${glyphOf(cell.mark)} ${cell.mark}`),
       make("span", { class: "guard-name" }, name.join("::") || file)),
-    make("p", { class: "guard-file" }, file),
+    make("p", { class: "guard-file" }, file + cell.moment),
     cell.why ? make("p", { class: "reason" }, cell.why) : null,
     ...cell.sides.map(sidePart));
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -278,7 +279,10 @@ def format_summary(proof_view: ProofView) -> Text:
     words.append("still running" if running else f"in {format_duration(run.seconds)}")
     line = Text()
     if proof_view.kind == "prove" and run.cells and "seed" in run.settings:
-        line.append(f"--seed {run.settings['seed']} drew the order of the sides\n", style="dim")
+        moments = Counter(cell.moment for cell in run.cells if cell.moment and cell.sides)
+        parts = [f"--seed {run.settings['seed']} drew the order of the sides"]
+        parts += [f"{format_count(n, 'cell')} toggled {how}" for how, n in moments.most_common()]
+        line.append(f"{'; '.join(parts)}\n", style="dim")
     line.append_text(
         append_verdict(
             to_plain_text(f"{', '.join(words)}: "), proof_view.green, proof_view.other_problems

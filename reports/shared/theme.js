@@ -28,7 +28,7 @@ document.addEventListener("click", ({ target }) => {
   const clicked = target.closest("a, button, input, label, summary");
   const link = clicked || (String(getSelection()) ? null : target.closest("tr")?.querySelector("a"));
   if (link && link !== clicked) link.click();
-  else if (link?.hash.startsWith("#filter:")) {
+  else if (link?.hash?.startsWith("#filter:")) {
     const input = [...document.querySelectorAll(".filter input")].at(-1);
     if (input) input.value = decodeURIComponent(link.hash.slice(8));
     input?.dispatchEvent(new Event("input"));

@@ -41,7 +41,9 @@ def test_pytest_chooses_the_guards(prove: Prove) -> None:
         "@guards('toy-plain')\ndef test_other():\n    pass\n"
         "@guards('toy-default')\ndef test_third():\n    assert forms.with_default(1) == 8\n"
     )
-    assert set(prove.cells("-k", "one")) == {"one"}
+    cells = prove.cells("-k", "one")
+    assert set(cells) == {"one"}
+    assert cells["one"]["moment"] == "live"
     assert set(prove.cells(names=("toy-default",))) == {"third"}
     assert prove.run("-k", "one").returncode == 0
 

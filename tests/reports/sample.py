@@ -132,7 +132,9 @@ def make_proven_cell(
         "fixed": make_side("fixed", Outcome.PASSED),
         "buggy": make_failing_side("buggy", reach=12),
     }
-    return CellResult(guard, toggle, release, device, state, Verdict.PROVEN, sides=sides)
+    return CellResult(
+        *(guard, toggle, release, device, state, Verdict.PROVEN), sides=sides, moment="live"
+    )
 
 
 def make_release_facts(place: int, device: str) -> ReleaseFacts:

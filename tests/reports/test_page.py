@@ -100,6 +100,7 @@ def test_a_click_shows_the_details_of_a_box(opener: Open) -> None:
     assert "By its sources this release is buggy" in text
     assert "should have failed" in text
     assert "its code ran 16 times" in text
+    assert "toggled live" in text
     assert sample.EXAMPLE[2] in panel.locator(".example").first.inner_text()
     replays = panel.locator(".replay:visible code")
     assert replays.first.inner_text().startswith("./unfix prove 27460 --release 0.5.18")

@@ -221,7 +221,6 @@ def make_plan(request: MutateRequest, target: ReleaseTarget) -> MutationPlan:
         target=target,
         faults=(),
         families={},
-        suites=frozenset(),
         equivalents={fault.id: fault.because for fault in equivalents.values()},
         run_equivalents=request.equal or bool(request.fault),
         pytest_arguments=pytest_arguments,

@@ -60,7 +60,6 @@ class MutationPlan:
     target: ReleaseTarget
     faults: tuple[MutationFault, ...]
     families: dict[str, str]  # by target
-    suites: frozenset[str]  # the names of those with guards of these families
     equivalents: dict[str, str]  # the reasons for recorded equivalents, by id
     run_equivalents: bool  # whether equivalents run as well
     pytest_arguments: list[str]  # with the suites' names
@@ -71,3 +70,4 @@ class MutationPlan:
     example_factor: int = 10  # for a survivor's second attempt; 1: no second attempt
     keep_shrinking: bool = False
     toggle_folders: list[Path] = field(default_factory=list)
+    suites: frozenset[str] = frozenset()  # the names of those with guards of the families

@@ -178,6 +178,7 @@ class ReleasePlan:
         if known is not None:
             return known
         cell = CellResult(task.guard, task.toggle, self.target.name, self.facts.device, task.state)
+        cell.moment = task.moment
         if task.broken_reason:
             cell.verdict, cell.why = Verdict.BROKEN, task.broken_reason
         elif task.problem:

@@ -86,6 +86,7 @@ class CellResult(msgspec.Struct):
     why: str = ""
     order: list[str] = []  # the sides of its runs, in their order
     sides: dict[str, SideResult] = {}
+    moment: str = ""  # when its sides changed the code: 'live', 'as its CUDA module is built'
 
     def __post_init__(self) -> None:
         require_word(self.verdict, CELL_VERDICTS)

@@ -99,7 +99,7 @@ def _check_calls(names: set[str]) -> None:
 
 
 def _wrap_call(call: Any) -> Any:
-    def run(operator: Any, /, *args: Any, **options: Any) -> Any:
+    def call_operator(operator: Any, /, *args: Any, **options: Any) -> Any:
         is_packet = isinstance(operator, torch._ops.OpOverloadPacket)
         packet = operator if is_packet else operator._overloadpacket
         full = packet._qualified_op_name
@@ -116,7 +116,7 @@ def _wrap_call(call: Any) -> Any:
         values = (*args, *options.values())
         return graphs.run_captured(full, lambda *given: run_call(function, given), *values)
 
-    return run
+    return call_operator
 
 
 @functools.cache
