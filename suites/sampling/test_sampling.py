@@ -10,6 +10,8 @@ THE INVARIANTS IN PLAIN WORDS
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -22,8 +24,10 @@ from hypothesis import strategies as st
 
 
 def import_sampling() -> None:
-    import sglang.srt.layers.sampler
-    import sglang.srt.sampling.penaltylib  # noqa: F401
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SGLang's own, which pytest's settings may make errors
+        importlib.import_module("sglang.srt.layers.sampler")
+        importlib.import_module("sglang.srt.sampling.penaltylib")
 
 
 pytestmark = pytest.mark.before_forks(ready=import_sampling)
