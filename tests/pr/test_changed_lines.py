@@ -17,6 +17,7 @@ from harness.runs.mutate.line_coverage import GuardCoverage
 from harness.runs.pr import changed_guards, nearest_guards, source_change
 from harness.store.mutate.faults import MutationFault
 from harness.store.mutate.values import FaultResult
+from harness.store.pr.values import PrRun
 from harness.store.prove.values import CellResult, SideResult
 from reports.pr import view
 
@@ -191,6 +192,8 @@ def test_a_guard_that_passes_and_sees_something_else_is_worse() -> None:
     assert compare(before) == [(False, "")]
     (change,) = changed_guards.compare_plain_tests([before], [later], ["suites/a.py::test_a"], [])
     assert view.get_guard_mark(change).word == "moves"
+    run = PrRun("r", "", "checkout", "a..b", "base", "head", guards=[change])
+    assert run.headline == "other answers: test_a"
     (found,) = compare(later)
     assert found == (True, "program 0: word 4 on is 1+1 1+0 before and 2+0 2+0 now")
     later.outcome = FAILED

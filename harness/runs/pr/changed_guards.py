@@ -77,7 +77,7 @@ def compare_cells(cells: Iterable[CellResult], base: str, head: str) -> list[Gua
 
 def sort_changes(changes: Iterable[GuardChange]) -> list[GuardChange]:
     """Sort the worst first."""
-    return sorted(changes, key=lambda one: (not one.is_lost, not one.fails_now))
+    return sorted(changes, key=lambda one: (not one.is_lost, not one.fails_now, not one.difference))
 
 
 def fill_plain_outcomes(
