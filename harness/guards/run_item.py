@@ -105,11 +105,15 @@ def _run_and_classify(
             hypothesis_adapter.extract_blob(errors[0]) if errors and hasattr(item, "obj") else ""
         )
     side.stand_ins = dict(RECORD.stand_ins - before)
+    side.observed = "\n".join(
+        str(value) for name, value in item.user_properties if name == OBSERVED
+    )
     side.seconds = sum(report.duration for report, _ in listener.phases)
     side.compile_seconds = sum(prepared)
     return side
 
 
+OBSERVED = "observed"  # the property by which a test records what a review compares
 _OUTCOMES_WITHOUT_FAILURE = (Outcome.PASSED, Outcome.NA, Outcome.SKIPPED)
 
 

@@ -159,6 +159,8 @@ def get_guard_mark(change: GuardChange) -> ReportMark:
         return MARKS["lost"]
     if change.fails_now:
         return MARKS["fails now"]
+    if change.difference:
+        return MARKS["moves"]
     if change.plain_after == "passed" and change.plain_before in ("passed", ""):
         return MARKS["passes"]
     if change.plain_after == "passed":
@@ -184,7 +186,7 @@ def _make_suites(run: PrRun) -> ReviewSection:
         )
         if not mark.good:
             example = [f"    {line}" for line in guard.example]
-            lines = [line for line in (guard.why, guard.headline) if line]
+            lines = [line for line in (guard.why, guard.headline, guard.difference) if line]
             title = f"{guard.guard} for {guard.toggle}" if guard.toggle else guard.guard
             _add_detail(rows, details, ReviewDetail(mark, title, [*lines, *example]))
     heads = ("guard", "toggle", "as it is", "before", "after", "changed lines")

@@ -13,16 +13,17 @@ Programs are drawn before they run, so that no draw depends on the code under te
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
 
-from fixtures.lifecycles import setups
+from fixtures.lifecycles import schedules, setups
 from fixtures.lifecycles.program_run import Program
 from fixtures.lifecycles.setups import Setup
 from fixtures.lifecycles.strategies import draw_programs, draw_programs_of_any_server
 from harness.guards import hypothesis_adapter
+from harness.guards.run_item import OBSERVED
 
 SHRINKING_SECONDS = 10
 
@@ -36,6 +37,14 @@ pytestmark = [
 def _schedulers_run_on_the_virtual_gpu() -> None:
     setups.skip_without_virtual_gpu()
     setups.skip_on_unknown_releases()
+
+
+@pytest.fixture(autouse=True)
+def _a_review_sees_what_is_scheduled(
+    record_property: Callable[[str, object], None],
+) -> Iterator[None]:
+    yield
+    record_property(OBSERVED, schedules.take_schedules())
 
 
 @pytest.fixture(autouse=True)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 from reviewed_files import ROWS
 
 from harness.core.outcomes import Outcome, Verdict
+from harness.guards import run_item
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.mutate.line_coverage import GuardCoverage
 from harness.runs.pr import changed_guards, nearest_guards, source_change
 from harness.store.mutate.faults import MutationFault
 from harness.store.mutate.values import FaultResult
+from harness.store.pr.values import PrRun
 from harness.store.prove.values import CellResult, SideResult
+from reports.pr import view
 
 USER = "from sglang.srt.rows import WIDTH as W\n\n\ndef get_width():\n    return W\n"
 PASSED, FAILED = Outcome.PASSED, Outcome.FAILED
@@ -173,3 +178,32 @@ def test_a_test_without_a_toggle_is_compared_by_its_outcome() -> None:
     assert len(changed_guards.compare_plain_tests(before, after, names, [rows])) == 1
     (gone,) = changed_guards.compare_plain_tests(before[:1], [], names, [])
     assert gone.fails_now
+
+
+def test_a_guard_that_passes_and_sees_something_else_is_worse() -> None:
+    """A scheduler that lets in one request more gives the same answers."""
+    before = GuardCoverage("suites/a.py::test_a", PASSED, 1.0, observed="program 0: 1+0 1+1 1+0")
+    later = GuardCoverage("suites/a.py::test_a", PASSED, 1.0, observed="program 0: 1+0 2+0 2+0")
+
+    def compare(after: GuardCoverage) -> list[tuple[bool, str]]:
+        changes = changed_guards.compare_plain_tests([before], [after], ["suites/a.py::test_a"], [])
+        return [(change.is_worse, change.difference) for change in changes]
+
+    assert compare(before) == [(False, "")]
+    (change,) = changed_guards.compare_plain_tests([before], [later], ["suites/a.py::test_a"], [])
+    assert view.get_guard_mark(change).word == "moves"
+    run = PrRun("r", "", "checkout", "a..b", "base", "head", guards=[change])
+    assert run.headline == "other answers: test_a"
+    (found,) = compare(later)
+    assert found == (True, "program 0: word 4 on is 1+1 1+0 before and 2+0 2+0 now")
+    later.outcome = FAILED
+    assert compare(later) == [(True, "")]  # the failure says more
+
+
+def test_what_a_test_records_for_reviews_is_part_of_its_result() -> None:
+    item: Any = SimpleNamespace(
+        user_properties=[("other", 1), (run_item.OBSERVED, "program 0: 1+0")]
+    )
+    listener: Any = SimpleNamespace(phases=[])
+    side = run_item._run_and_classify(item, listener, False, lambda: None)
+    assert side.observed == "program 0: 1+0"

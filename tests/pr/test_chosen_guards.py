@@ -65,9 +65,11 @@ def test_a_lifecycle_is_recorded_on_the_virtual_gpu_and_a_plain_guard_on_the_cpu
     tmp_path: Path, store: Store, monkeypatch: Patch, suites: list[str]
 ) -> None:
     calls: list[tuple[str, Sequence[str]]] = []
+    profiles: dict[str, str] = {}
 
     def record(plan: Any, *_: object) -> list[GuardCoverage]:
         calls.append((plan.target.device, plan.pytest_arguments))
+        profiles[plan.target.device] = plan.profile
         both = [make_coverage(TREE, [CHANGED_LINE]), make_coverage(INDICES, [CHANGED_LINE])]
         return [one for one in both if plan.target.device == "cpu" or one.guard == TREE]
 
@@ -75,6 +77,7 @@ def test_a_lifecycle_is_recorded_on_the_virtual_gpu_and_a_plain_guard_on_the_cpu
     made = make_review(tmp_path, store, 300.0)
     coverages = review.record_coverage(made.request, made.base, suites)
     words = dict(calls)
+    assert profiles == {"cpu": "default", "virtual": "smoke"}
     assert sorted(words) == ["cpu", "virtual"]
     assert any(word.startswith(CACHES) for word in words["virtual"])
     assert not any(word.startswith(CACHES) for word in words["cpu"])

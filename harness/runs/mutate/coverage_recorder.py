@@ -72,6 +72,7 @@ class CoverageRecorder:
             lines=report.trace.lines if report.trace else {},
             imported=report.trace.imported if report.trace else [],
             stand_ins=side.stand_ins,
+            observed=side.observed,
         )
         if coverage.outcome is Outcome.PASSED:
             self._on_pass(coverage.guard)

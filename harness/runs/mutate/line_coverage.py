@@ -44,6 +44,7 @@ class GuardCoverage(msgspec.Struct):
     lines: dict[str, list[int]] = {}  # lines of SGLang's modules
     imported: list[str] = []  # modules that this guard imports first
     stand_ins: dict[str, int] = {}
+    observed: str = ""  # what it saw beside its outcome, a line each
 
     def has_run(self, module: str, lines: range) -> bool:
         return any(line in lines for line in self.lines.get(module, ()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import zip_longest
 from pathlib import Path
 
 from harness.core.outcomes import Outcome
@@ -13,6 +14,8 @@ from harness.runs.pr.source_change import LinesByModule
 from harness.runs.pr.touched_items import find_functions
 from harness.store.pr.part_results import GuardChange, TouchedItem, get_test_name
 from harness.store.prove.values import CellResult
+
+MAX_WORDS = 6  # of what a guard saw, in a sentence
 
 
 def count_reached_lines(coverages: Iterable[GuardCoverage], lines: LinesByModule) -> dict[str, int]:
@@ -74,7 +77,7 @@ def compare_cells(cells: Iterable[CellResult], base: str, head: str) -> list[Gua
 
 def sort_changes(changes: Iterable[GuardChange]) -> list[GuardChange]:
     """Sort the worst first."""
-    return sorted(changes, key=lambda one: (not one.is_lost, not one.fails_now))
+    return sorted(changes, key=lambda one: (not one.is_lost, not one.fails_now, not one.difference))
 
 
 def fill_plain_outcomes(
@@ -122,9 +125,29 @@ def compare_plain_tests(
                     plain_after=outcome or "not collected",
                     headline=now.headline if now is not None and outcome != "passed" else "",
                     example=now.example if now is not None else [],
+                    difference=_describe_difference(coverage, now) if now is not None else "",
                 )
             )
     return changes
+
+
+def _describe_difference(before: GuardCoverage, after: GuardCoverage) -> str:
+    """Describe the first difference of what a passing guard saw; its draws are the same."""
+    if {before.outcome, after.outcome} != {Outcome.PASSED}:
+        return ""
+    lines = before.observed.split("\n"), after.observed.split("\n")
+    for old, new in zip_longest(*map(list, lines), fillvalue=""):
+        if old != new:
+            return _describe_words(old.split(), new.split())
+    return ""
+
+
+def _describe_words(old: list[str], new: list[str]) -> str:
+    """Describe where two lines part."""
+    same = [ours == theirs for ours, theirs in zip(old, new, strict=False)]
+    at = same.index(False) if False in same else len(same)
+    before, after = (" ".join(words[at : at + MAX_WORDS]) or "nothing" for words in (old, new))
+    return f"{' '.join(old[:2])} word {at + 1} on is {before} before and {after} now"
 
 
 def _compare_pair(

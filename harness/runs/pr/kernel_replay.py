@@ -147,7 +147,7 @@ def _iterate_wider_strides(launch: CapturedLaunch) -> Iterator[CapturedLaunch]:
     """
     if _LONGER * launch.byte_count > MAX_BYTES:
         return
-    wide = {name: _flatten(value, launch) for name, value in launch.arguments.items()}
+    wide = {name: _lengthen_tensor(value, launch) for name, value in launch.arguments.items()}
     memories = tuple(memory * _LONGER for memory in launch.memories)
     for name, value in launch.arguments.items():
         if "stride" in name.lower() and isinstance(value, int) and value > 1:
@@ -155,7 +155,7 @@ def _iterate_wider_strides(launch: CapturedLaunch) -> Iterator[CapturedLaunch]:
             yield replace(launch, arguments=raised, memories=memories)
 
 
-def _flatten(value: Any, launch: CapturedLaunch) -> Any:
+def _lengthen_tensor(value: Any, launch: CapturedLaunch) -> Any:
     """Let a tensor reach from its first element to the end of the longer memory."""
     if not isinstance(value, CapturedTensor):
         return value

@@ -56,6 +56,7 @@ class GuardChange(msgspec.Struct):
     plain_after: str = ""
     headline: str = ""  # the failure after the change
     example: list[str] = []
+    difference: str = ""  # of what it saw, though it passes before and now
     why: str = ""
 
     @property
@@ -69,12 +70,15 @@ class GuardChange(msgspec.Struct):
 
         A stale toggle says nothing: the guard as it is has run on the head all the same.
         """
-        return self.fails_now or (self.is_lost and self.after != "stale")
+        is_moved = bool(self.difference)
+        return self.fails_now or is_moved or (self.is_lost and self.after != "stale")
 
     @property
     def words(self) -> str:
         if self.fails_now:
             return f"{self.guard}: passed and fails now: {self.headline or self.why}"
+        if self.difference:
+            return f"{self.guard}: {self.difference}"
         reason = self.why or self.headline
         return f"{self.guard}: {self.toggle} was proven and is {self.after} now: {reason}"
 

@@ -105,7 +105,7 @@ class PrRun(msgspec.Struct):
         if self.taken_back:
             fixes = ", ".join(f"{one.id} ({one.title})" for one in self.taken_back)
             return f"takes back {format_count(len(self.taken_back), 'fix')}: {fixes}"
-        failing = [change for change in self.guards if change.is_worse]
+        failing = [change for change in self.guards if change.is_worse and not change.difference]
         if failing:
             names = sorted({change.guard.rpartition("::")[2] for change in failing})
             return f"breaks {format_count(len(names), 'guard')}: {', '.join(names)}"
@@ -121,6 +121,7 @@ class PrRun(msgspec.Struct):
             return f"breaks {', '.join(lost)} of the zoo"
         moved = sorted({one.architecture for one in self.claims if one.is_worse})
         moved += [one.kernel.rpartition(":")[2] for one in self.different_kernels]
+        moved += [one.guard.rpartition("::")[2] for one in self.guards if one.difference]
         if moved:
             return f"other answers: {', '.join(moved)}"
         broken = sorted({one.deployment for one in self.rehearsals if one.is_broken})

@@ -58,6 +58,7 @@ class SideResult(msgspec.Struct):
     way: RepeatMode = RepeatMode.WHOLE  # the part that is repeated
     blob: str = ""  # the repeated example, as Hypothesis encodes it
     stand_ins: dict[str, int] = {}  # of the virtual GPU: how often each computed
+    observed: str = ""  # what the test saw beside its outcome, a line each
     again: list[SideRepetition] = []
     compile_seconds: float = 0.0  # of its seconds: for kernels, which later runs find compiled
 
