@@ -54,6 +54,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WORDS",
         help="also check launches: graphs, streams, or both",
     )
+    parser.add_argument(
+        "--features",
+        nargs="?",
+        const="each",
+        default="",
+        metavar="F",
+        help="also serve each architecture with each feature of suites/zoo/features.yaml, with "
+        "'pairs' of them, or with these: 'page 16 + LoRA'",
+    )
     run_output.add_arguments(parser, junit=False)
     options.add_toggle_folders(parser)
     options.add_json(parser)
@@ -142,7 +151,9 @@ def find_stored_run(target: ReleaseTarget, request: ZooRequest) -> ZooRun | None
 def digest_work(target: ReleaseTarget, request: ZooRequest) -> str:
     """Digest the code and the settings of a run; '' if the release itself may change."""
     code = guard_runs.digest_lane_code(target, request.toggles)
-    return compute_digest(code, str(request.seconds), *request.check) if code else ""
+    return (
+        compute_digest(code, str(request.seconds), request.features, *request.check) if code else ""
+    )
 
 
 def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> ZooRun:
@@ -161,6 +172,7 @@ def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> ZooRun:
             architectures=[each.drop_known_failures(mended) for each in architectures],
             families=families,
             check=request.check,
+            features=request.features,
             mended=mended,
         )
 
@@ -179,4 +191,5 @@ def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> ZooRun:
 
 
 def list_failures(result: ArchitectureResult) -> list[str]:
-    return [f"{claim.claim}: {claim.headline}" for claim in result.failures]
+    failures = [f"{claim.claim}: {claim.headline}" for claim in result.failures]
+    return [*failures, *result.feature_problems]

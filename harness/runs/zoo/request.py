@@ -9,6 +9,7 @@ import msgspec
 
 from harness.core.errors import UnfixError
 from harness.runs.zoo.architecture import Architecture
+from harness.runs.zoo.features import STRENGTHS, choose_combinations
 from harness.sanitizer.launches import LAUNCH_CHECKS
 
 
@@ -26,6 +27,7 @@ class ZooRequest:
     toggles: list[Path]  # folders
     check: list[str]  # checks of launches: graphs, streams
     since: str | None = None  # the release to compare with
+    features: str = ""  # "each" of an architecture, "pairs" of them, or combinations by name
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
@@ -36,6 +38,8 @@ class ZooRequest:
             )
         if self.since and self.since == self.release:
             raise UnfixError(f"--since {self.since} is the release that is compared: name another")
+        if self.features and self.features not in STRENGTHS:
+            choose_combinations(self.features)
         unknown = [word for word in self.check if word not in LAUNCH_CHECKS]
         if unknown:
             raise UnfixError(
@@ -56,4 +60,5 @@ class ZooWorkerRequest(msgspec.Struct):
     architectures: list[Architecture]
     families: list[str] = []  # of kernels; their numbers follow those of the architectures
     check: list[str] = []
+    features: str = ""
     mended: list[str] = []  # the pages of findings whose fix is enabled
