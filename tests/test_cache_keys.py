@@ -131,7 +131,7 @@ def make_capture_key() -> str:
     tree = FolderSourceTree(paths.state_folder(), "current")
     target = ReleaseTarget("current", Path(sys.executable), tree)
     root = paths.project_folder()
-    plan = MutationPlan(target, (), {}, frozenset(), {}, False, [], root, 1, 0, "default")
+    plan = MutationPlan(target, (), {}, {}, False, [], root, 1, 0, "default")
     return changed_kernels.compute_capture_key(plan, ["a:k"], ["b::t"])
 
 

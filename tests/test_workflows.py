@@ -87,7 +87,7 @@ def test_the_report_takes_every_store_in() -> None:
         for step in job["steps"]
         if step.get("with", {}).get("path") == ".unfix/runs.sqlite"
     }
-    kinds = ("fuzz", "eval", "mutate", "cuda-kernels", "zoo", "gpu")
+    kinds = ("fuzz", "eval", "mutate", "cuda-kernels", "zoo", "features", "gpu")
     assert stores == {"prove", "matrix", *(f"store-{kind}" for kind in kinds)}
     writers = {
         name

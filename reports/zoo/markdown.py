@@ -14,6 +14,7 @@ def render_markdown(run: ZooRun) -> str:
         view.describe_run(run),
         markdown.render_list(map(escape_text, run.problems)),
         *map(markdown.render_report_table, view.make_tables(run)),
+        *map(markdown.render_report_table, view.make_feature_tables(run)),
         escape_text(view.describe_stand_ins(run)),
     ]
     parts += [

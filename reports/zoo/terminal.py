@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_run(run: ZooRun, console: Console) -> None:
-    print_tables(view.make_tables(run), console)
+    print_tables([*view.make_tables(run), *view.make_feature_tables(run)], console)
     for result, claim in view.list_failures(run):
         style = TONE_STYLES[view.get_mark(claim).tone]
         text = f"{claim.verdict}: {result.name}: {claim.claim}: {claim.headline}"

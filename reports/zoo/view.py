@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from harness.core.added_counts import add_counts
 from harness.core.device import VIRTUAL
 from harness.core.wording import format_duration
@@ -21,6 +23,15 @@ MARKS = make_marks("""
     fails      | NO  | ✕ | broken    | It does not hold.
     known      | BUG | ! | bug       | A known bug: the architecture's file has the reason.
     not tested | -   | · | unreached | Nothing was compared; the reason is beside it.
+""")
+
+FEATURE_MARKS = make_marks("""
+    equal      | yes | ✓ | good      | The answers are the plain server's, within the tolerance.
+    differs    | NO  | ✕ | broken    | They are not.
+    known      | BUG | ! | bug       | A known failure of the row: its claim has the reason.
+    refused    | ref | - | quiet     | SGLang refuses it, or takes it back; its words are below.
+    not tested | ?   | · | unreached | It cannot be computed here, and nobody said so before.
+    n/a        |     |   | quiet     | It is not possible here, or the row has nothing of it.
 """)
 
 # Counts of claims in a sentence, by the words of their verdicts.
@@ -83,6 +94,66 @@ def _make_table(
     return ReportTable(title, all_heads, rows, numbers)
 
 
+def make_feature_tables(run: ZooRun) -> list[ReportTable]:
+    """Make the table of rows by features, and that of all that is not equal, with its words."""
+    rows = [result for result in sort_results(run.models) if result.features]
+    if not rows:
+        return []
+    names = list(
+        dict.fromkeys(
+            one.features[0] for row in rows for one in row.features if len(one.features) == 1
+        )
+    )
+    cells: TableRows = []
+    for row in rows:
+        alone = {one.features[0]: one for one in row.features if len(one.features) == 1}
+        marks = [alone[name].verdict.value if name in alone else "" for name in names]
+        cells.append([make_code_cell(row.name), *map(_make_feature_cell, marks)])
+    return [ReportTable("Features", ("architecture", *names), cells), _make_difference_table(rows)]
+
+
+def _make_feature_cell(verdict: str) -> TableCell:
+    if not verdict:
+        return make_quiet_cell("")
+    mark = FEATURE_MARKS[verdict]
+    return TableCell(mark.short, mark.tone, mark=mark if mark.glyph else None)
+
+
+def _make_difference_table(rows: list[ArchitectureResult]) -> ReportTable:
+    """Make a row for each tuple of features that is not equal somewhere, and its words."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        for one in row.features:
+            if one.verdict.value != "equal":
+                key = (" + ".join(one.features), one.verdict.value, one.headline)
+                found.setdefault(key, []).append(row.name)
+    cells: TableRows = [
+        [
+            *(TableCell(features), TableCell(verdict, FEATURE_MARKS[verdict].tone)),
+            *(make_quiet_cell(words), _name_rows(names, len(rows))),
+        ]
+        for (features, verdict, words), names in sorted(found.items())
+    ]
+    return ReportTable("Features that are not equal", ("features", "result", "why", "on"), cells)
+
+
+def _name_rows(names: list[str], count: int) -> str:
+    return "every row" if len(names) == count > 1 else ", ".join(names)
+
+
+def describe_features(run: ZooRun) -> str:
+    """Describe how many tuples of a row's features were compared: '' if none was asked for."""
+    sizes = Counter(
+        len(one.features)
+        for row in run.models
+        for one in row.features
+        if one.error is not None and one.features != ["plain server"]
+    )
+    if not sizes:
+        return ""
+    return f"{sizes[1]} features and {sum(sizes.values()) - sizes[1]} pairs of them compared"
+
+
 def make_kernel_table(run: ZooRun) -> ReportTable:
     rows: TableRows = [
         [make_code_cell(kernel), str(len(names)), ", ".join(names)]
@@ -130,6 +201,8 @@ def describe_run(run: ZooRun) -> str:
         f"{len(run.kernels)} Triton kernels launched under check",
         format_duration(run.seconds),
     ]
+    if compared := describe_features(run):
+        parts.append(compared)
     if used := [result.processor_seconds for result in run.present if result.processor_seconds]:
         parts.append(
             f"{format_duration(sum(used))} of a processor, {max(used):.1f} s for the longest row"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from writing import TREE, WHOLE_PAGES, get_refusal, make_plan, make_text, read_spec
 
-from harness.runs.matrix import constraint_rules
-from harness.runs.matrix.constraint_rules import BitEncoding
-from harness.runs.matrix.covering.row_space import RowRule, RowSpace
+from harness.matrices import constraint_rules
+from harness.matrices.constraint_rules import BitEncoding
+from harness.matrices.covering.row_space import RowRule, RowSpace
 
 
 def draw_space(seed: int) -> RowSpace:

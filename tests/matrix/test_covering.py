@@ -10,9 +10,9 @@ from fixture_types import Patch
 from test_constraints import breaks_rule, draw_space, list_rows
 from writing import TREE, WHOLE_PAGES, get_refusal, make_plan, make_text
 
-from harness.runs.matrix.covering import covering_array, row_shrinker
-from harness.runs.matrix.covering.covering_array import CoverageGroups
-from harness.runs.matrix.covering.row_space import RowSpace, ValueRow
+from harness.matrices.covering import covering_array, row_shrinker
+from harness.matrices.covering.covering_array import CoverageGroups
+from harness.matrices.covering.row_space import RowSpace, ValueRow
 
 Values = frozenset[int]
 PATIENCE = row_shrinker.PATIENCE

@@ -26,14 +26,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def list_failures(
-    home: Path, names: list[str], faults: list[str], check: str = ""
-) -> dict[str, list[str]]:
-    """Run the zoo with these faults; return the failing claims of each architecture."""
+def run_zoo(home: Path, arguments: list[str], faults: list[str]) -> dict[str, Any]:
+    """Run the zoo with these faults."""
     (home / ".releases").symlink_to(paths.releases_folder())
-    words = [*names, "--release", RELEASE, "--toggles", str(TOGGLES), "--json", "-j", "2"]
+    words = [*arguments, "--release", RELEASE, "--toggles", str(TOGGLES), "--json", "-j", "2"]
     words += [word for fault in faults for word in ("--revert", fault)]
-    words += ["--check", check] if check else []
     finished = subprocess.run(
         [sys.executable, "-m", "harness", "zoo", *words],
         cwd=paths.project_folder(),
@@ -45,6 +42,14 @@ def list_failures(
     assert finished.returncode == 1, finished.stderr
     run: dict[str, Any] = json.loads(finished.stdout)
     assert run["toggles"] == [f"-{fault}" for fault in faults]
+    return run
+
+
+def list_failures(
+    home: Path, names: list[str], faults: list[str], check: str = ""
+) -> dict[str, list[str]]:
+    """Return the failing claims of each architecture under these faults."""
+    run = run_zoo(home, [*names, *(["--check", check] if check else [])], faults)
     return {
         architecture["name"]: [
             claim["claim"] for claim in architecture["claims"] if claim["verdict"] == "fails"
@@ -115,3 +120,20 @@ def test_a_fault_that_the_comparison_misses_is_seen_by_another_claim(
     tmp_path: Path, architecture: str, fault: str, check: str, claims: list[str]
 ) -> None:
     assert list_failures(tmp_path, [architecture], [fault], check) == {architecture: claims}
+
+
+@of_the_night
+def test_a_fault_in_a_feature_is_named_by_its_column_alone(tmp_path: Path) -> None:
+    faults = {
+        "zoo-page-slot-twice": "page 16",
+        "zoo-mixed-token-of-another-request": "mixed chunk",
+        "zoo-draft-target-of-another": "draft topk 1",
+        "zoo-flex-sees-the-next-token": "flex_attention",
+        "zoo-sum-of-another-size": "deterministic",
+    }
+    features = [*faults.values(), "overlap", "chunk 16", "torch_native"]
+    run = run_zoo(tmp_path, ["llama", "--features", ", ".join(features)], list(faults))
+    [row] = run["architectures"]
+    found = {one["features"][0]: one["verdict"] for one in row["features"]}
+    wrong = dict.fromkeys(faults.values(), "differs")
+    assert found == dict.fromkeys(["plain server", *features], "equal") | wrong

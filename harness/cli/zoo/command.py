@@ -56,6 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also check launches: graphs, streams, or both",
     )
     add_layout(parser)
+    parser.add_argument(
+        "--features",
+        nargs="?",
+        const="each",
+        default="",
+        metavar="F",
+        help="also serve each architecture with each feature of suites/zoo/features.yaml, with "
+        "'pairs' of them, or with these: 'page 16 + LoRA'",
+    )
     run_output.add_arguments(parser, junit=False)
     options.add_toggle_folders(parser)
     options.add_json(parser)
@@ -164,7 +173,7 @@ def find_stored_run(target: ReleaseTarget, request: ZooRequest) -> ZooRun | None
 def digest_work(target: ReleaseTarget, request: ZooRequest) -> str:
     """Digest the code and the settings of a run; '' if the release itself may change."""
     code = guard_runs.digest_lane_code(target, request.toggles)
-    settings = str(request.seconds), str(request.layout), *request.check
+    settings = str(request.seconds), str(request.layout), request.features, *request.check
     return compute_digest(code, *settings) if code else ""
 
 
@@ -189,6 +198,7 @@ def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> ZooRun:
             families=families,
             check=request.check,
             layout=request.layout,
+            features=request.features,
             mended=mended,
         )
 
@@ -208,4 +218,5 @@ def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> ZooRun:
 
 
 def list_failures(result: ArchitectureResult) -> list[str]:
-    return [f"{claim.claim}: {claim.headline}" for claim in result.failures]
+    failures = [f"{claim.claim}: {claim.headline}" for claim in result.failures]
+    return [*failures, *result.feature_problems]

@@ -11,9 +11,13 @@ import msgspec
 
 from harness.core.errors import UnfixError
 from harness.core.yaml_document import YamlDocument
-from harness.matrices import reader
+from harness.matrices import constraint_rules, reader
+from harness.matrices.constraint_rules import BitEncoding
+from harness.matrices.covering import covering_array
+from harness.matrices.covering.row_space import ValueRow
+from harness.matrices.covering.value_tuples import ValueTuple
 from harness.matrices.schema import AxisConstraint, ChosenValues, MatrixFile, to_list
-from harness.runs.matrix import axis_checks, command_template, constraint_rules, seed_bugs
+from harness.runs.matrix import axis_checks, command_template, seed_bugs
 from harness.runs.matrix.cell_plan import (
     DroppedTuples,
     GroupCoverage,
@@ -21,10 +25,6 @@ from harness.runs.matrix.cell_plan import (
     MatrixPlan,
     SeedConfiguration,
 )
-from harness.runs.matrix.constraint_rules import BitEncoding
-from harness.runs.matrix.covering import covering_array
-from harness.runs.matrix.covering.row_space import ValueRow
-from harness.runs.matrix.covering.value_tuples import ValueTuple
 
 COVERING_REASON = "covering"
 RequiredValues = tuple[dict[str, str], str]  # values that one cell must have, and the reason

@@ -9,6 +9,7 @@ import msgspec
 
 from harness.core.errors import UnfixError
 from harness.runs.zoo.architecture import Architecture
+from harness.runs.zoo.features import STRENGTHS, choose_combinations
 from harness.runs.zoo.rank_layout import ONE_RANK, RankLayout
 from harness.sanitizer.launches import LAUNCH_CHECKS
 
@@ -28,6 +29,7 @@ class ZooRequest:
     check: list[str]  # checks of launches: graphs, streams
     since: str | None = None  # the release to compare with
     layout: RankLayout = ONE_RANK
+    features: str = ""  # "each" of an architecture, "pairs" of them, or combinations by name
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
@@ -40,6 +42,10 @@ class ZooRequest:
             raise UnfixError(f"--since {self.since} is the release that is compared: name another")
         if self.layout.count > 1 and self.since:
             raise UnfixError("--since compares models on one rank: leave out --tp and --pp")
+        if self.layout.count > 1 and self.features:
+            raise UnfixError("--features serves models on one rank: leave out --tp and --pp")
+        if self.features and self.features not in STRENGTHS:
+            choose_combinations(self.features)
         unknown = [word for word in self.check if word not in LAUNCH_CHECKS]
         if unknown:
             raise UnfixError(
@@ -61,4 +67,5 @@ class ZooWorkerRequest(msgspec.Struct):
     families: list[str] = []  # of kernels; their numbers follow those of the architectures
     check: list[str] = []
     layout: RankLayout = ONE_RANK
+    features: str = ""
     mended: list[str] = []  # the pages of findings whose fix is enabled

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
 from harness.core import preloading
 from harness.core.outcomes import Verdict
 from harness.runs.zoo import claims
+from harness.runs.zoo.answering_server import preload_server
 from harness.runs.zoo.family_run import FamilyRun
+from harness.runs.zoo.feature_forks import BATCH_FILE, FeatureForks
 from harness.runs.zoo.request import ZooWorkerRequest
 from harness.sanitizer.check import session
 from harness.sanitizer.device import installation
@@ -44,6 +47,7 @@ class ArchitectureFork:
         self.seconds, self.check = request.seconds, tuple(request.check)
         self.layout = request.layout
         self.folder = Path(request.folder) / str(number)
+        self.features = request.features
 
     def run(self) -> ArchitectureResult:
         """Run it with graphs; if they are not captured, run it again without and say so."""
@@ -55,7 +59,16 @@ class ArchitectureFork:
             if result.starts:
                 claim = ClaimResult(ZooClaim.GRAPH, Verdict.FAILS, failure)
                 result.claims.append(claims.apply_known_reason(self.architecture, claim))
+        if self.features and result.starts:
+            self._add_features(result)
         return result
+
+    def _add_features(self, result: ArchitectureResult) -> None:
+        [file] = self.folder.glob(f"model-*/{BATCH_FILE}")
+        forks = FeatureForks(
+            *(self.architecture, self.folder, file.parent, self.seconds, self.check, self.features)
+        )
+        forks.add_to(result)
 
     def _run_fork(self, graphs: bool) -> ArchitectureResult | None:
         """Return the result of a fork; None if its graphs were not captured."""
@@ -78,6 +91,9 @@ class ArchitectureFork:
             result = run.run()
         except claims.GraphCaptureFailed as failure:
             (self.folder / "graph_failure").write_text(str(failure))
+        if self.features and result is not None and result.starts:
+            prompts = [prompt.tokens for prompt in run.prompts]
+            torch.save((run.batch, run.order_tolerance, prompts), model_folder / BATCH_FILE)
         return result
 
 
@@ -111,6 +127,8 @@ def main() -> None:
     for name in PRELOADED_MODULES:
         importlib.import_module(name)
     claims.preload_modules()
+    if request.features:
+        preload_server()
     session.preload_checker()
     find_functions()
     preloading.freeze_for_forks()

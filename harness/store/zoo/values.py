@@ -52,6 +52,26 @@ class ClaimResult(msgspec.Struct):
         require_word(self.verdict, CLAIM_VERDICTS)
 
 
+FEATURE_VERDICTS = (
+    *(Verdict.EQUAL, Verdict.DIFFERS, Verdict.KNOWN),
+    *(Verdict.REFUSED, Verdict.UNTESTED, Verdict.NA),
+)
+
+
+class FeatureResult(msgspec.Struct):
+    """Features of one row together, or one alone, against its plain server."""
+
+    features: list[str]
+    verdict: Verdict
+    headline: str = ""  # SGLang's words where it refuses them; why they were not tested
+    error: float | None = None  # the largest difference of log-probabilities, relative to theirs
+    tolerance: float | None = None
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        require_word(self.verdict, FEATURE_VERDICTS)
+
+
 class AnswerSketch(msgspec.Struct):
     """Tensors that a row computed, small enough to keep (`harness/runs/zoo/answer_sketches.py`)."""
 
@@ -88,6 +108,7 @@ class ArchitectureResult(msgspec.Struct):
     functions: dict[str, list[str]] = {}  # of SGLang that ran, by module
     lines: dict[str, list[int]] = {}  # of the files that a review traces, by module
     answers: dict[str, AnswerSketch] = {}  # the batch's logits, or what each formula's kernel gave
+    features: list[FeatureResult] = []  # of each tuple that was to be covered, if any was
     stand_ins: dict[str, int] = {}  # calls of each operator that a stand-in computed
     refused: dict[str, str] = {}  # kernels that no check could run, with the reason
     unanswered: dict[str, int] = {}  # what the device refused by name and SGLang caught
@@ -127,10 +148,19 @@ class ArchitectureResult(msgspec.Struct):
         return [claim for claim in self.claims if claim.verdict is Verdict.FAILS]
 
     @property
+    def feature_problems(self) -> list[str]:
+        """Describe each tuple of features that differs, or of which nothing is known."""
+        return [
+            f"{' + '.join(result.features)}: {result.verdict}: {result.headline}"
+            for result in self.features
+            if result.verdict in (Verdict.DIFFERS, Verdict.UNTESTED)
+        ]
+
+    @property
     def verdict(self) -> Verdict:
         if self.absent:
             return Verdict.NA
-        return Verdict.FAILS if self.failures else Verdict.HOLDS
+        return Verdict.FAILS if self.failures or self.feature_problems else Verdict.HOLDS
 
     @property
     def starts(self) -> bool:
@@ -204,6 +234,11 @@ class ZooRun(LaneRun, kw_only=True):
             f"{result.name}: {problem}"
             for result in self.present
             for problem in result.claims_without_result
+        ]
+        problems += [
+            f"{result.name}: {problem}"
+            for result in self.present
+            for problem in result.feature_problems
         ]
         problems += super().problems
         if not any(result.starts for result in self.present):

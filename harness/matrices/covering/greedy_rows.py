@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from harness.runs.matrix.covering.row_space import ValueRow, list_bits
-from harness.runs.matrix.covering.tuple_tally import TupleTally
-from harness.runs.matrix.covering.value_tuples import ValueTuple
+from harness.matrices.covering.row_space import ValueRow, list_bits
+from harness.matrices.covering.tuple_tally import TupleTally
+from harness.matrices.covering.value_tuples import ValueTuple
 
 ROWS_TRIED = 8  # random orders of the axes for each row; the best row counts
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from harness.matrices.covering.row_space import RowRule, RowSpace
 from harness.matrices.schema import AxisConstraint, ChosenValues, MatrixFile, to_list
-from harness.runs.matrix.covering.row_space import RowRule, RowSpace
 
 ABSENT_VALUE = ""
 

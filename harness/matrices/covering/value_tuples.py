@@ -11,7 +11,7 @@ from itertools import combinations, product
 from math import prod
 
 from harness.core.errors import UnfixError
-from harness.runs.matrix.covering.row_space import RowSpace, ValueRow
+from harness.matrices.covering.row_space import RowSpace, ValueRow
 
 ValueTuple = tuple[int, ...]  # values of different axes, in the axes' order
 MAX_TUPLES = 400_000

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 
-from harness.runs.matrix.covering.row_space import RowSpace, ValueRow
-from harness.runs.matrix.covering.value_tuples import ValueTuple
+from harness.matrices.covering.row_space import RowSpace, ValueRow
+from harness.matrices.covering.value_tuples import ValueTuple
 
 TupleMasks = dict[ValueTuple, int]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import random
 
-from harness.runs.matrix.covering.row_space import ValueRow
-from harness.runs.matrix.covering.tuple_tally import TupleTally
-from harness.runs.matrix.covering.value_tuples import ValueTuple
+from harness.matrices.covering.row_space import ValueRow
+from harness.matrices.covering.tuple_tally import TupleTally
+from harness.matrices.covering.value_tuples import ValueTuple
 
 EFFORT_BY_STRENGTH = {1: 2_000_000, 2: 16_000_000}  # units of work, by the largest strength
 MOST_EFFORT = 60_000_000

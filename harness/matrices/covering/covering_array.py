@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from harness.runs.matrix.covering import row_shrinker, value_tuples
-from harness.runs.matrix.covering.greedy_rows import GreedyRows
-from harness.runs.matrix.covering.row_space import RowSpace, ValueRow
-from harness.runs.matrix.covering.tuple_tally import TupleTally
-from harness.runs.matrix.covering.value_tuples import ValueTuple
+from harness.matrices.covering import row_shrinker, value_tuples
+from harness.matrices.covering.greedy_rows import GreedyRows
+from harness.matrices.covering.row_space import RowSpace, ValueRow
+from harness.matrices.covering.tuple_tally import TupleTally
+from harness.matrices.covering.value_tuples import ValueTuple
 
 CoverageGroups = Sequence[tuple[Sequence[int], int]]  # axes and strength; all axes come first
 
