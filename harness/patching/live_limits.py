@@ -100,9 +100,10 @@ def _refuse_text_of_changes(get_lines: Callable[..., list[str]]) -> Callable[...
     """Refuse what a test asks `inspect` of changed code: the text tells the side, no behaviour."""
 
     def getlines(filename: str, module_globals: Any = None) -> list[str]:
-        frame = sys._getframe(1)
-        is_asked = RUNS.is_test_running and frame.f_code.co_filename.endswith("inspect.py")
+        caller = sys._getframe(1)
+        is_asked = RUNS.is_test_running and caller.f_code.co_filename.endswith("inspect.py")
         if is_asked and filename.startswith(PATCHED_CODE):
+            frame: FrameType | None = caller
             while frame and frame.f_code.co_filename.startswith(_LIBRARIES):
                 frame = frame.f_back
             is_own = frame and frame.f_code.co_filename.startswith(_FIXTURES)
