@@ -7,22 +7,24 @@ it would not in a process that was patched at import; so either raises PatchErro
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.util import cache_from_source
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from harness.core.errors import PatchError
-from harness.core.paths import HARNESS_FOLDER, shorten_release_paths
+from harness.core.paths import HARNESS_FOLDER, project_folder, shorten_release_paths
 from harness.patching.import_runs import RUNS, is_installed
-from harness.patching.live_patches import FunctionPatch, refuse_live_change
+from harness.patching.live_patches import PATCHED_CODE, FunctionPatch, refuse_live_change
 from harness.patching.module_variants import ModuleVariant
 
 _READERS_OF_DEFAULTS = ("__defaults__", "__kwdefaults__", "signature", "getfullargspec")
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+_FIXTURES = str(project_folder() / "fixtures")
 _SOURCE_READERS = ("inspect.py", "linecache.py", "traceback.py")
 
 
@@ -79,6 +81,7 @@ class CopyWatch:
                 self._files |= {os.path.realpath(place): name for place in places}
         if self._files and not self._is_installed:
             sys.addaudithook(self._audit)  # for good
+            linecache.getlines = _refuse_text_of_changes(linecache.getlines)
             self._is_installed = True
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -91,6 +94,27 @@ class CopyWatch:
                 f"the test reads the file of {name}, whose code is toggled live: a copy of it is "
                 "the code without the toggle, and no reference"
             )
+
+
+def _refuse_text_of_changes(get_lines: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    """Refuse what a test asks `inspect` of changed code: the text tells the side, no behaviour."""
+
+    def getlines(filename: str, module_globals: Any = None) -> list[str]:
+        caller = sys._getframe(1)
+        is_asked = RUNS.is_test_running and caller.f_code.co_filename.endswith("inspect.py")
+        if is_asked and filename.startswith(PATCHED_CODE):
+            frame: FrameType | None = caller
+            while frame and frame.f_code.co_filename.startswith(_LIBRARIES):
+                frame = frame.f_back
+            is_own = frame and frame.f_code.co_filename.startswith(_FIXTURES)
+            if not is_own and _is_read_by_test(frame):
+                raise PatchError(
+                    "the test reads the text of code that is toggled live, which says on which "
+                    "side the test is and not what the code does"
+                )
+        return get_lines(filename, module_globals)
+
+    return getlines
 
 
 def _is_read_by_test(frame: FrameType | None) -> bool:

@@ -139,6 +139,7 @@ COPIES = dict.fromkeys(
         "imports_the_file_by_another_name",
         "runs_the_file",
         "runs_the_text",
+        "reads_the_text",
         "runs_the_bytecode",
         "copies_the_package",
         "asks_a_child",

@@ -264,7 +264,7 @@ def _report_adopted(
     trials: dict[str, str] = {}
     if files and request.try_live:
         names = ", ".join(toggle.id for toggle in toggles)
-        what = f"applying {names} in a process that imports SGLang, which takes 10 to 40 s"
+        what = f"applying {names} in a process that imports SGLang, 10 s or more"
         options.report_status(what)
         timelines = {adoption.toggle.id: adoption.timeline for adoption in adopted}
         with _show_progress(what, None):

@@ -85,12 +85,13 @@ class SuiteChecks:
         launching = [test for test in self.tests.values() if test.launches]
         kernels = {name for test in launching for name in test.launches}
         reports = sum(len(test.failing_reports) for test in self.tests.values())
-        yield (
-            f"checked {format_count(self.checked_launches, 'launch')} of"
-            f" {format_count(len(kernels), 'kernel')} in {format_count(len(launching), 'test')}"
-            f" ({', '.join(checks)}): "
-            + (format_count(reports, "report") if reports else "no reports")
-        )
+        if self.checked_launches or reports:
+            yield (
+                f"checked {format_count(self.checked_launches, 'launch')} of"
+                f" {format_count(len(kernels), 'kernel')} in {format_count(len(launching), 'test')}"
+                f" ({', '.join(checks)}): "
+                + (format_count(reports, "report") if reports else "no reports")
+            )
         yield from self._describe_harmless()
         yield from self._describe_refusals()
         yield from self._describe_slowest()

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import inspect
 import multiprocessing
 import runpy
 import shutil
@@ -49,6 +50,11 @@ def test_runs_the_text():
     scope = {"__name__": types.__name__}
     exec(text, scope)
     assert scope["plain"](1, 2) == run_code()
+
+
+def test_reads_the_text():
+    run_code()
+    assert "topk * 2" in inspect.getsource(forms.plain)
 
 
 def test_runs_the_bytecode():

@@ -193,6 +193,7 @@ def test_a_run_without_a_launch_is_not_green(suite_runner: PreloadedPytest) -> N
     done = suite_runner.run("-k", "launches_nothing")
     assert done.returncode == 3
     assert "no launch was checked, so the checks say nothing" in done.stdout
+    assert "checked 0" not in done.stdout
 
 
 @pytest.mark.parametrize("package", ["llvmlite", "msgspec", "yaml"])
