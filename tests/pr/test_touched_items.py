@@ -328,3 +328,10 @@ def test_a_row_or_a_deployment_that_does_not_start_compares_nothing() -> None:
     assert not item_parts.has_started(ArchitectureResult("llama", [stopped]))
     started = ClaimResult(ZooClaim.STARTS, Verdict.HOLDS)
     assert item_parts.has_started(ArchitectureResult("llama", [started]))
+
+
+def test_each_changed_function_has_an_item_before_one_has_two() -> None:
+    quick = [TouchedItem(name, "", 1, float(at), runs=["m:load"]) for at, name in enumerate("abc")]
+    slow = TouchedItem("gemma2", "", 1, 9.0, runs=["m:scale"])
+    names = [one.name for one in touched_items.sort_touched([*quick, slow], [], {})]
+    assert names == ["a", "gemma2", "b", "c"]

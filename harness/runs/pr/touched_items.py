@@ -262,7 +262,8 @@ def sort_touched(
 ) -> list[TouchedItem]:
     """Sort the most concerned first, then those that have what the change is about.
 
-    The quickest of equals is first.
+    The quickest of equals is first. Before all others come those that run a changed function which
+    none before them runs, so that no function takes the room of another.
     """
     touched = list(touched)
     for one in touched:
@@ -270,7 +271,13 @@ def sort_touched(
         one.shared = sorted(shared)
         if shared:
             one.why += f"; has {', '.join(one.shared)}"
-    return sorted(touched, key=lambda one: (-one.hits, -len(one.shared), one.seconds, one.name))
+    ordered = sorted(touched, key=lambda one: (-one.hits, -len(one.shared), one.seconds, one.name))
+    first, covered = [], set[str]()
+    for one in ordered:
+        if not covered.issuperset(one.runs):
+            first.append(one)
+            covered.update(one.runs)
+    return [*first, *(one for one in ordered if one not in first)]
 
 
 def _drop_remarks(text: str) -> str:
