@@ -41,6 +41,7 @@ class KnownFailure(msgspec.Struct, forbid_unknown_fields=True):
     releases: str = ""  # a range such as ">=0.5.10", or all
     at_most: float | None = None  # the largest error that the reason explains
     says: str = ""  # words of the failure, where there is no error to measure
+    ranks: str = ""  # how the model is spread where it fails, such as "tp 2", or every way
 
     def explains(self, claim: ClaimResult) -> bool:
         if claim.error is None:
@@ -92,12 +93,14 @@ class Architecture(msgspec.Struct, forbid_unknown_fields=True):
     dtype: str = "float32"
     known: dict[str, KnownFailure | list[KnownFailure]] = {}  # the claims that fail
 
-    def find_known_failure(self, claim: str, release: str) -> KnownFailure | None:
-        """Return how a claim fails on a release, or None if it should hold.
+    def find_known_failure(self, claim: str, release: str, ranks: str = "") -> KnownFailure | None:
+        """Return how a claim fails on a release and so many ranks, or None if it should hold.
 
         Of several entries the first whose range has the release counts.
         """
         for known in self.list_known_failures(claim):
+            if known.ranks and known.ranks != ranks:
+                continue
             if SpecifierSet(known.releases, prereleases=True).contains(release):
                 return known
         return None
@@ -180,7 +183,8 @@ def _read_architecture(file: Path, bases: dict[str, dict[str, Any]]) -> Architec
             raise document.make_error_at(f"no claim is called {claim}", "known")
         for known in architecture.list_known_failures(claim):
             _check_known_failure(document, claim, known)
-        if not all(known.releases for known in architecture.list_known_failures(claim)[:-1]):
+        earlier = architecture.list_known_failures(claim)[:-1]
+        if not all(known.releases or known.ranks for known in earlier):
             raise document.make_error_at(
                 f"only the last entry of {claim} has no `releases`: none behind it counts", "known"
             )

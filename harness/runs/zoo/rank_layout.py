@@ -7,6 +7,7 @@ import msgspec
 from harness.core.errors import UnfixError
 
 MOST_RANKS = 8
+REQUESTS = 4  # that a rank has at a time
 
 
 class RankLayout(msgspec.Struct, frozen=True):
@@ -47,6 +48,7 @@ class RankLayout(msgspec.Struct, frozen=True):
         words = [word for name, size in sizes.items() if size > 1 for word in (name, str(size))]
         if self.enable_dp_attention:
             words += ["--dp-size", str(self.dp), "--enable-dp-attention"]
+            words += ["--max-running-requests", str(REQUESTS * self.dp)]  # of all ranks together
         return words
 
     def __str__(self) -> str:

@@ -14,6 +14,7 @@ from triton.compiler.errors import CompilationError
 
 from harness import checking
 from harness.core.outcomes import Verdict
+from harness.runs.zoo import claims
 from harness.runs.zoo.architecture import Architecture, KnownFailure
 from harness.runs.zoo.claims import ArchitectureRun
 from harness.runs.zoo.prompts import CONTINUATION
@@ -168,3 +169,17 @@ def test_a_tolerance_within_which_other_logits_lie_compares_nothing(
 ) -> None:
     with pytest.raises(ArithmeticError, match="nothing is compared"):
         Tolerances(*pair)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "verdict"), [("", Verdict.HOLDS), ("tp 2", Verdict.FAILS), ("tp 4", Verdict.HOLDS)]
+)
+def test_a_reason_that_is_gone_is_red_where_it_names_the_ranks(
+    ranks: str, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that rounds differently over tensors need not do so over stages."""
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.5.23")
+    known = KnownFailure("rounding", at_most=1e-4, ranks=ranks)
+    one = Architecture("llama", known={"several ranks": known})
+    claim = ClaimResult(ZooClaim.RANKS, Verdict.HOLDS, error=0.0, tolerance=2e-5)
+    assert claims.apply_known_reason(one, claim, "tp 2").verdict is verdict
