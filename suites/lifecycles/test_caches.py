@@ -122,18 +122,23 @@ def test_copies_on_the_host(program: Program) -> None:
     program.run()
 
 
+@pytest.mark.guards("33758", "relayed-drafts-are-shifted")
 @given(program=draw_programs(Setup(chunk=128, tokens=160, page=4, overlap=True, drafts=1)))
 def test_chains_of_drafts(program: Program) -> None:
     setups.skip_without_drafts_and_sessions()
     program.run()
 
 
+@pytest.mark.guards(
+    "accepted-drafts-keep-their-hidden-states", "filtered-drafts-keep-their-hidden-states"
+)
 @given(program=draw_programs(Setup(chunk=128, tokens=160, drafts=4)))
 def test_trees_of_drafts(program: Program) -> None:
     setups.skip_without_drafts_and_sessions()
     program.run()
 
 
+@pytest.mark.guards("31765", "closed-session-keeps-its-lock")
 @given(program=draw_programs(Setup(page=4, overlap=True, sessions="streaming")))
 def test_streaming_sessions(program: Program) -> None:
     setups.skip_without_drafts_and_sessions()

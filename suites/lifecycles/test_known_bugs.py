@@ -1,6 +1,6 @@
 """The shortest program of each known bug of the scheduler and its caches.
 
-Strict: a release that fixes one fails here. `--runxfail` shows what happens.
+Strict: a release that fixes one fails here.
 """
 
 from __future__ import annotations
