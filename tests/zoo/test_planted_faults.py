@@ -130,10 +130,11 @@ def test_a_fault_in_a_feature_is_named_by_its_column_alone(tmp_path: Path) -> No
         "zoo-draft-target-of-another": "draft topk 1",
         "zoo-flex-sees-the-next-token": "flex_attention",
         "zoo-sum-of-another-size": "deterministic",
+        "zoo-cache-kept-over-an-update": "radix cache + updated from disk",
     }
-    features = [*faults.values(), "overlap", "chunk 16", "torch_native"]
+    features = [*faults.values(), "overlap", "chunk 16", "radix cache", "updated from disk"]
     run = run_zoo(tmp_path, ["llama", "--features", ", ".join(features)], list(faults))
     [row] = run["architectures"]
-    found = {one["features"][0]: one["verdict"] for one in row["features"]}
+    found = {" + ".join(one["features"]): one["verdict"] for one in row["features"]}
     wrong = dict.fromkeys(faults.values(), "differs")
     assert found == dict.fromkeys(["plain server", *features], "equal") | wrong

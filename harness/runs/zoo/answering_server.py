@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from harness.workers.fixture_modules import import_fixture
@@ -18,6 +19,8 @@ class ServerAnswer(Protocol):
 
 class AnsweringServer(Protocol):
     settings: Any  # SGLang's ServerArgs
+
+    def update_weights(self, model: Path, source: str, prompt: list[int]) -> None: ...
 
     def answer(
         self, prompts: Sequence[list[int]], count: int, tokens_alone: bool

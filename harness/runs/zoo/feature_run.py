@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 import torch
+from packaging.specifiers import SpecifierSet
 
 from harness import checking
 from harness.core.outcomes import Verdict
@@ -77,6 +78,7 @@ class FeatureRun:
         self.architecture, self.combination = architecture, combination
         self.prompts = prompts
         self.features = [axes.features[name] for name in sorted(combination)]
+        self.model = model
         own = ["--model-path", str(model), "--dtype", architecture.dtype, *architecture.server]
         self.words = axes.list_words(combination, str(model))
         self.all_words = [*own, *self.words]
@@ -106,6 +108,8 @@ class FeatureRun:
             if ignored := find_ignored_words(server.settings, self.words):
                 return self._make_result(Verdict.REFUSED, f"SGLang: {'; '.join(ignored)}")
             is_up = True
+            for source in filter(None, (feature.update for feature in self.features)):
+                server.update_weights(self.model, source, max(self.prompts, key=len))
             with count_graph_replays() as replays:
                 tokens_alone = any(feature.tokens_alone for feature in self.features)
                 answers = server.answer(self.prompts, ANSWER_TOKENS, tokens_alone)
@@ -147,6 +151,9 @@ class FeatureRun:
         for claim in [claim for feature in self.features for claim in feature.claims]:
             known = self.architecture.find_known_failure(claim, release)
             if known and known.at_most is not None and error is not None and error <= known.at_most:
+                return self._make_result(Verdict.KNOWN, f"{known.reason} ({headline})", error)
+        for known in [known for feature in self.features for known in feature.known]:
+            if known.says in headline and SpecifierSet(known.releases).contains(release):
                 return self._make_result(Verdict.KNOWN, f"{known.reason} ({headline})", error)
         return self._make_result(verdict, headline, error, detail)
 

@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 
@@ -22,7 +23,7 @@ from harness.core.yaml_document import suggest_nearest
 from harness.matrices import constraint_rules
 from harness.matrices.covering import covering_array
 from harness.matrices.schema import AxisConstraint, MatrixFile
-from harness.runs.zoo.architecture import ZOO_FOLDER, Architecture
+from harness.runs.zoo.architecture import ZOO_FOLDER, Architecture, KnownFailure
 from harness.store.zoo.values import ZooClaim
 
 STRENGTHS = {"each": 1, "pairs": 2}  # by the word of a request
@@ -35,6 +36,8 @@ class Feature(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """One value of an axis: what a server's command line has, and how it is judged."""
 
     words: str = ""
+    update: Literal["", "disk", "tensors"] = ""  # of weights, while it serves: it starts without
+    known: list[KnownFailure] = []  # by the words of the failure, on whichever row
     claims: list[ZooClaim] = []  # of the row, whose known failures it repeats
     tolerance: float = 0.0  # of the largest log-probability, where it rounds otherwise
     needs: str = ""  # a key that the row's configuration has
@@ -64,6 +67,8 @@ class FeatureAxes:
         except msgspec.ValidationError as error:
             raise document.make_error(1, str(error)) from error
         found = cls(file.axes)
+        if any(not known.says for one in found.features.values() for known in one.known):
+            raise document.make_error(1, "a known failure of a feature has `says`")
         for names, reason in file.together.items():
             together = frozenset(names.split(", "))
             if stray := together - set(found.features):

@@ -152,6 +152,24 @@ def test_a_known_failure_of_a_claim_explains_a_feature_of_its_path_up_to_its_siz
     assert find_verdict([0, 0], -0.5) is Verdict.DIFFERS  # a token more is no error of any size
 
 
+def test_a_known_failure_of_a_feature_is_known_by_its_words_on_its_releases(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    known = [KnownFailure("docs/findings/x.md", releases=">=0.5.20", says="no attribute 'numel'")]
+    axes = FeatureAxes({"draft": {"none": Feature(), "draft": Feature(known=known)}})
+    run = FeatureRun(Architecture("one"), axes, frozenset({"draft"}), tmp_path, [])
+    run.tolerance = TOLERANCE
+
+    def find_verdict(headline: str, release: str) -> Verdict:
+        monkeypatch.setattr(importlib.metadata, "version", lambda _: release)
+        return run._explain(Verdict.DIFFERS, headline, None).verdict
+
+    crash = "AttributeError: 'NoneType' object has no attribute 'numel'"
+    assert find_verdict(crash, "0.5.23") is Verdict.KNOWN
+    assert find_verdict(crash, "0.5.18") is Verdict.DIFFERS
+    assert find_verdict("token 1 of request 0 is off by 0.1", "0.5.23") is Verdict.DIFFERS
+
+
 def test_forks_that_die_are_differences(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     torch.save(([], TOLERANCE, []), tmp_path / BATCH_FILE)
     monkeypatch.setattr(FeatureAxes, "read", lambda: FeatureAxes(dict(AXES)))
