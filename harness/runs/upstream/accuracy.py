@@ -19,10 +19,11 @@ from harness.findings import pages
 from harness.findings.schema import Finding
 from harness.runs.upstream.verification import PatchedFinding
 from harness.runs.zoo.architecture import read_definition
-from harness.store.record_files import round_numbers, write_record
+from harness.store.record_files import read_record_text, round_numbers, write_record
 from harness.store.zoo.values import ArchitectureResult, ClaimResult, ZooClaim
 
 _COMMAND = "./unfix zoo "
+_PAGE = re.compile(r" \(docs/findings/\S+\)")
 _KNOWN = re.compile(r"^docs/findings/\S+ \((.*)\)$", re.DOTALL)
 MeasureRows = Callable[[list[str], list[str]], list[ArchitectureResult]]  # rows, enabled toggles
 
@@ -90,26 +91,25 @@ def compute_row_digest(item: PatchedFinding, release: str) -> str:
 
 def _shorten_claim(claim: ClaimResult) -> ClaimResult:
     """Return a claim without its traceback, and without the finding that explains its failure."""
-    is_within = claim.error is not None and claim.error <= (claim.tolerance or 0.0)
-    headline = "" if is_within else _KNOWN.sub(r"\1", claim.headline)
+    headline = "" if _is_within(claim) else _KNOWN.sub(r"\1", claim.headline)
     return msgspec.structs.replace(claim, headline=headline, detail="")
 
 
 def _get_record_file() -> Path:
-    return paths.project_folder() / "bench" / "recorded" / "accuracy-of-fixes.json"
+    return paths.project_folder() / "bench" / "recorded" / "accuracy-of-fixes.json.xz"
 
 
 def load_records() -> dict[str, AccuracyRecord]:
     file = _get_record_file()
     if not file.is_file():
         return {}
-    return msgspec.json.decode(file.read_bytes(), type=dict[str, AccuracyRecord])
+    return msgspec.json.decode(read_record_text(file), type=dict[str, AccuracyRecord])
 
 
 def add_records(records: dict[str, AccuracyRecord]) -> Path:
     every = dict(sorted((load_records() | records).items()))
     data = msgspec.json.encode(round_numbers(msgspec.to_builtins(every)))
-    write_record(_get_record_file(), msgspec.json.format(data).decode() + "\n")
+    write_record(_get_record_file(), data.decode())
     return _get_record_file()
 
 
@@ -127,7 +127,8 @@ def describe_accuracy(item: PatchedFinding, release: str) -> str:
     text = (
         "Tiny models with random weights on SGLang's CUDA path, run on a CPU in place of one "
         f"{record.card} ({record.date}). A number is the largest difference of logits from "
-        "transformers, or from the same model as one batch, relative to the largest logit."
+        "transformers, or from the same model as one batch, relative to the largest logit; a "
+        "formula is what torch computes in place of SGLang's kernels."
     )
     others = [name for name in record.sides[-1].enabled if name != finding.fix.toggle]
     note = f"\n\nNeighbours, each a pull request of its own: {', '.join(others)}."
@@ -139,16 +140,24 @@ def _list_cells(record: AccuracyRecord) -> Iterator[list[str]]:
     for row in record.sides[0].claims:
         for claim in ZooClaim:
             sides = [side.claims[row].get(claim) for side in record.sides]
-            is_kept = all(result is not None and not result.headline for result in sides)
+            is_kept = all(result is None or _is_kept(result) for result in sides)
             if any(sides) and not (is_kept and claim is not ZooClaim.REFERENCE):
                 yield [row, claim.value, *map(_describe_claim, sides)]
+
+
+def _is_kept(result: ClaimResult) -> bool:
+    return not result.headline or _is_within(result)
+
+
+def _is_within(result: ClaimResult) -> bool:
+    return result.error is not None and result.error <= (result.tolerance or 0.0)
 
 
 def _describe_claim(result: ClaimResult | None) -> str:
     if result is None:
         return ""
-    if result.error is None:
-        return result.headline or "holds"
-    if result.tolerance is not None and result.error <= result.tolerance:
+    if result.error is None or result.claim is ZooClaim.FORMULA:
+        return _PAGE.sub("", result.headline) or "holds"
+    if _is_within(result):
         return f"{result.error:.2g} (at most {result.tolerance:.2g})"
     return f"**{result.error:.2g}**"
