@@ -21,6 +21,7 @@ what: A sum lacks its last number.
 upstream: {searched: 2026-11-29, words: "sum", threads: []}
 fix: {toggle: last-number, why: "all numbers count"}
 evidence: ["1 + 2 is 1"]
+unfix: ["./unfix zoo llama --enable other-fix"]
 """
 TOGGLE = """\
 id: last-number
@@ -46,10 +47,12 @@ register_cpu_ci(est_time=1)
 
 
 class TestSums(unittest.TestCase):
+    def test_no_number(self):
+        self.assertEqual(add_all([]), 0)
+
     def test_all_numbers_count(self):
         self.assertEqual(add_all([1, 2]), 3)
 """
-SCRIPT = "from sglang.srt.sums import add_all\n\nraise SystemExit(add_all([1, 2]) != 3)\n"
 SUMS = "def add_all(numbers):\n    return sum(numbers[:-1])\n"
 
 
@@ -57,7 +60,6 @@ def write_project(root: Path, finding: str = FINDING, toggle: str = TOGGLE) -> N
     for name, text in (
         ("findings/sums.yaml", finding),
         ("findings/upstream/test_sums.py", TEST),
-        ("findings/upstream/repro_sums.py", SCRIPT),
         ("toggles/proposed/last-number.yaml", toggle),
     ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ import pytest
 from harness.core import paths
 from harness.core.errors import UnfixError
 from harness.findings import finding_files, pages
+from harness.findings.reproduction import cut_script
 from harness.findings.schema import Finding
 from harness.fixes.registry import toggle_catalogue
 from harness.releases import managed_releases
@@ -87,10 +88,106 @@ def test_a_bad_file_is_refused(project: Path, old: str, new: str, message: str) 
     assert message in text
 
 
-def test_a_script_stands_for_a_server_command(project: Path) -> None:
-    write_finding(project, "server:", "unfix: [x]\n#")
-    (project / "findings/upstream/repro_gptj_bias.py").touch()
-    assert finding_files.load_findings()
+def test_a_short_script_stands_for_a_server_command(project: Path) -> None:
+    write_finding(project, "--model-path EleutherAI/gpt-j-6b", "--model-path YOUR_GPT_J")
+    test = project / "findings/upstream/test_gptj_bias.py"
+    for lines, is_short in ((20, True), (40, False)):
+        body = "        self.fail()\n" * lines
+        test.write_text(
+            "import unittest\n\n\nclass TestBias(unittest.TestCase):\n"
+            f"    def test_bias(self):\n{body}"
+        )
+        if is_short:
+            assert finding_files.load_findings()
+            continue
+        with pytest.raises(UnfixError, match="at most 40 lines; the shortest has 45"):
+            finding_files.load_findings()
+
+
+TWO_TESTS = '''\
+# upstream: test/registered/unit
+"""Sums."""
+
+import os
+import unittest
+from collections import Counter, deque
+
+import torch
+from sglang.test.ci.ci_register import register_cpu_ci
+from sglang.test.test_utils import CustomTestCase
+
+os.environ["A"] = "1"
+register_cpu_ci(est_time=5)
+WIDTH, HEIGHT = 2, 3
+DEPTH = 4
+
+
+def make_deque():
+    return deque([DEPTH])
+
+
+def make_counter():
+    """Count the width."""
+    return Counter([WIDTH])
+
+
+class TestSums(CustomTestCase):
+    def setUp(self):
+        self.limit = 1
+
+    def count(self):
+        return make_counter()[2]
+
+    def test_deque(self):
+        self.assertTrue(torch.tensor(make_deque()))
+
+    @unittest.skipIf(False, "a reason")
+    def test_counter(self):
+        self.assertLess(self.count(), self.limit)
+
+
+if __name__ == "__main__":
+    unittest.main()
+'''
+COUNTER_SCRIPT = '''\
+"""Sums."""
+import os
+import unittest
+from collections import Counter
+os.environ["A"] = "1"
+WIDTH, HEIGHT = 2, 3
+
+
+def make_counter():
+    """Count the width."""
+    return Counter([WIDTH])
+
+
+class TestSums(unittest.TestCase):
+    def setUp(self):
+        self.limit = 1
+
+    def count(self):
+        return make_counter()[2]
+
+    @unittest.skipIf(False, "a reason")
+    def test_counter(self):
+        self.assertLess(self.count(), self.limit)
+
+
+if __name__ == "__main__":
+    unittest.main()
+'''
+
+
+def test_a_script_has_one_test_and_what_it_uses() -> None:
+    assert cut_script(TWO_TESTS, "test_counter") == COUNTER_SCRIPT
+
+
+def test_a_finding_of_a_kernel_says_what_its_fix_costs(project: Path) -> None:
+    write_finding(project, "file: srt/models/gpt_j.py", "file: kernels/ops/heads.py")
+    with pytest.raises(UnfixError, match="it changes a kernel: say in `cost` what that costs"):
+        finding_files.load_findings()
 
 
 def test_each_toggle_and_test_belongs_to_a_finding(project: Path) -> None:

@@ -5,6 +5,7 @@ Each way in which a test shows nothing is refused with its reason.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ import small_finding
 from harness.cli import upstream
 from harness.core import machine, paths
 from harness.core.errors import CommandLineError, PatchError
+from harness.core.outcomes import Verdict
 from harness.findings import finding_files
 from harness.fixes.registry import toggle_catalogue
-from harness.runs.upstream import fix_patch, pull_request, verification
+from harness.runs.upstream import accuracy, fix_patch, pull_request, verification
 from harness.runs.upstream.verification import PatchedFinding, Verification, VerifiedState
+from harness.store.zoo.values import ArchitectureResult, ClaimResult, ZooClaim
 from harness.workers.release_target import ReleaseTarget
 
 
@@ -54,12 +57,45 @@ def test_a_verified_fix_is_written_with_what_its_test_did(
     evidence = ["evidence/patched.txt", "evidence/released.txt"]
     assert files == ["PR.md", *evidence, "fix.patch", "repro.py", "test_sums.py"]
     text = (tmp_path / "out" / "PR.md").read_text()
-    assert "| SGLang 0.5.23 | fails: AssertionError: 1 != 3 | exits with True |" in text
-    assert "| with `fix.patch` | passes (1 test) | exits with 0 |" in text
+    assert "| SGLang 0.5.23 | fails: AssertionError: 1 != 3 |" in text
+    assert "| with `fix.patch` | passes (2 tests) |" in text
     assert "for `test/registered/unit`" in text
+    assert "`python repro.py` (7 lines, CPU) exits with 1, and with the patch with 0:" in text
+    assert "**Not measured with this patch**: `unfix upstream sums --record`" in text
+    script = (tmp_path / "out" / "repro.py").read_text()
+    assert "test_all_numbers_count" in script
+    assert not re.search("test_no_number|register_cpu_ci", script)
     patch = (tmp_path / "out" / "fix.patch").read_text()
     assert "+++ b/python/sglang/srt/sums.py\n" in patch
     assert "-    return sum(numbers[:-1])\n+    return sum(numbers)\n" in patch
+
+
+def test_accuracy_is_of_the_rows_that_the_commands_name(
+    project: Path, release: ReleaseTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three sides: as released, with the fix, and with the fix that `--enable` names beside it."""
+    monkeypatch.setattr(accuracy, "read_definition", lambda row: f"{row}\nof the zoo")
+    item, _ = verify_one(release)
+    calls = []
+
+    def measure(rows: list[str], enabled: list[str]) -> list[ArchitectureResult]:
+        calls.append((rows, enabled))
+        error = 0.5 / 10 ** (4 * len(enabled))
+        verdict = Verdict.FAILS if error > 2e-5 else Verdict.HOLDS
+        headline = "docs/findings/sums.md (off by 0.5)" if not enabled else ""
+        claim = ClaimResult(ZooClaim.REFERENCE, verdict, headline, error, 2e-5)
+        return [ArchitectureResult("llama", [claim])]
+
+    (project / "bench/recorded").mkdir(parents=True)
+    accuracy.add_records(dict(accuracy.measure_findings([item], "0.5.23", "H100", measure)))
+    sides: list[list[str]] = [[], ["last-number"], ["last-number", "other-fix"]]
+    assert calls == [(["llama"], side) for side in sides]
+    text = accuracy.describe_accuracy(item, "0.5.23")
+    row = "| llama | equals transformers | **0.5** | **5e-05** | 5e-09 (at most 2e-05) |"
+    assert row in text
+    assert "Neighbours, each a pull request of its own: other-fix." in text
+    changed = replace(item, patch=item.patch + "\n")
+    assert "**Not measured with this patch**" in accuracy.describe_accuracy(changed, "0.5.23")
 
 
 def test_the_release_is_as_it_was(project: Path, release: ReleaseTarget) -> None:
@@ -78,9 +114,9 @@ def test_the_release_is_as_it_was(project: Path, release: ReleaseTarget) -> None
          "as released it cannot be imported: ModuleNotFoundError"),
         ("findings/upstream/test_sums.py", "add_all([1, 2])", "add_all()",
          "ends with TypeError: add_all() missing 1 required positional argument: 'numbers'; that"),
-        ("findings/upstream/test_sums.py", "def test_", "@unittest.skip('no')\n    def test_",
-         "as released it runs 1 tests and skips 1"),
-        ("findings/upstream/test_sums.py", "def test_", "def check_", "it runs 0 tests"),
+        ("findings/upstream/test_sums.py", "def test_no", "@unittest.skip('no')\n    def test_no",
+         "as released it runs 2 tests and skips 1"),
+        ("findings/upstream/test_sums.py", "(unittest.TestCase)", "", "it runs 0 tests"),
         ("findings/upstream/test_sums.py", "import unittest",
          "import sys, unittest; sys.modules['unfix'] = sys",
          "as released it imports unfix"),
@@ -88,7 +124,9 @@ def test_the_release_is_as_it_was(project: Path, release: ReleaseTarget) -> None
          "it imports SGLang from , not from the copy"),
         ("findings/upstream/test_sums.py", "import unittest", "import unittest, os; os._exit(7)",
          "its process ended with 7"),
-        ("findings/upstream/repro_sums.py", "!= 3", "== 3", "the script: it passes as released"),
+        ("findings/upstream/test_sums.py", "self.assertEqual(add_all([1, 2]), 3)",
+         "self.assertEqual(add_all([1, 2]), 3 if __name__ == 'test_sums' else 1)",
+         "the script: it passes as released"),
     ],
 )  # fmt: skip
 def test_a_test_that_does_not_show_the_fix_is_refused(
@@ -177,7 +215,7 @@ def test_a_patch_of_a_real_release_applies_to_it() -> None:
 @pytest.mark.parametrize("other", ["all", "record", "json", "release"])
 def test_a_backport_takes_no_option_that_it_would_ignore(other: str) -> None:
     options: dict[str, Any] = dict.fromkeys(["all", "record", "json"], False)
-    options |= {"name": None if other == "all" else "27460", "release": None, other: True}
+    options |= {"names": [] if other == "all" else ["27460"], "release": None, other: True}
     with pytest.raises(CommandLineError):
         upstream.UpstreamRequest(
             **options, onto="0.5.9", out=None, checkout=None, device="cuda", usage=""

@@ -5,7 +5,6 @@ import unittest
 
 import torch
 from sglang.srt.models.apertus import ApertusMLP
-from sglang.srt.utils.network import get_open_port
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.layer_ut_utils import init_single_process_dist
 from sglang.test.test_utils import CustomTestCase
@@ -15,7 +14,7 @@ register_cpu_ci(est_time=10, suite="base-a-test-cpu")
 
 class TestApertusMLP(CustomTestCase):
     def test_mlp_in_each_dtype(self):
-        init_single_process_dist(get_open_port())
+        init_single_process_dist(master_port=0)
         before = torch.get_default_dtype()
         self.addCleanup(torch.set_default_dtype, before)
         for dtype in (torch.bfloat16, torch.float16, torch.float32):

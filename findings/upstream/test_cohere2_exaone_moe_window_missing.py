@@ -13,7 +13,6 @@ from sglang.srt.models.cohere2_moe import Cohere2MoeAttention, Cohere2MoeForCaus
 from sglang.srt.models.cohere2_vision import Cohere2VisionForConditionalGeneration
 from sglang.srt.models.commandr import Cohere2ForCausalLM, CohereAttention
 from sglang.srt.models.exaone_moe import ExaoneMoEAttention, ExaoneMoEForCausalLM
-from sglang.srt.utils.network import get_open_port
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.layer_ut_utils import init_single_process_dist
 from sglang.test.test_utils import CustomTestCase
@@ -51,7 +50,7 @@ def find_windows(attention):
 class TestSlidingWindowSize(CustomTestCase):
     @classmethod
     def setUpClass(cls):
-        init_single_process_dist(get_open_port())
+        init_single_process_dist(master_port=0)
 
     # A window of 16 tokens holds the query and 15 before it; backends count these 15.
     def test_backend_is_told_the_window(self):

@@ -8,7 +8,6 @@ from unittest.mock import patch
 import torch
 from sglang.srt.models import minicpm3, ministral3, qwen3_5
 from sglang.srt.models.phi import PhiMLP
-from sglang.srt.utils.network import get_open_port
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.layer_ut_utils import init_single_process_dist
 from sglang.test.test_utils import CustomTestCase
@@ -39,7 +38,7 @@ def make_module(self, **arguments):
 class TestConfigSizes(CustomTestCase):
     @classmethod
     def setUpClass(cls):
-        init_single_process_dist(get_open_port())
+        init_single_process_dist(master_port=0)
 
     def find_arguments(self, module, layer, builder, config):
         """Return the arguments with which a layer calls a builder of its module."""

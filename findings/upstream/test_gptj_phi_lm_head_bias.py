@@ -10,7 +10,6 @@ from sglang.srt.layers.logits_processor import LogitsMetadata, LogitsProcessor
 from sglang.srt.layers.vocab_parallel_embedding import ParallelLMHead
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.models import phimoe
-from sglang.srt.utils.network import get_open_port
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.layer_ut_utils import init_single_process_dist
 from sglang.test.test_utils import CustomTestCase
@@ -21,7 +20,7 @@ register_cpu_ci(est_time=10, suite="base-a-test-cpu")
 class TestLmHeadBias(CustomTestCase):
     @classmethod
     def setUpClass(cls):
-        init_single_process_dist(get_open_port())
+        init_single_process_dist(master_port=0)
 
     def test_bias_is_added_to_the_logits(self):
         torch.manual_seed(0)

@@ -22,7 +22,11 @@ INT32_ROWS = 1 << 31
 
 
 def find_kernel(module, name):
-    return getattr(importlib.import_module(f"sglang.kernels.ops.{module}"), name)
+    """Find the Python function of a kernel, which CUDA builds wrap twice."""
+    kernel = getattr(importlib.import_module(f"sglang.kernels.ops.{module}"), name)
+    while hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    return kernel
 
 
 def list_strays(kernel, program, arguments):
@@ -57,7 +61,7 @@ def list_strays(kernel, program, arguments):
             lambda s, *rest, **named: interpreter.InterpretedFunction(s.fn)(*rest, **named),
         ),
     ):
-        interpreter.InterpretedFunction(kernel.fn)[(1,)](**arguments)
+        interpreter.InterpretedFunction(kernel)[(1,)](**arguments)
     return strays
 
 

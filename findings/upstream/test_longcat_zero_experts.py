@@ -27,7 +27,8 @@ def multiply_by_id(hidden_states, topk_output):
 
 
 class TestLongcatZeroExperts(CustomTestCase):
-    def run_moe(self, hidden_size):
+    def run_moe(self, hidden_size, ranks=1):
+        """Return the sum of the ranks' outputs, and what it should be."""
         torch.manual_seed(0)
         hidden = torch.randn(TOKENS, hidden_size, device=DEVICE)
         weights = torch.rand(TOKENS, 3, device=DEVICE)
@@ -39,13 +40,18 @@ class TestLongcatZeroExperts(CustomTestCase):
         moe.routed_scaling_factor = SCALE
         moe.router = lambda hidden_states: None
         moe.topk = lambda hidden_states, logits: (weights.clone(), ids.clone(), None)
-        moe.experts = multiply_by_id
+        moe.tp_size = ranks
+        moe.experts = lambda *inputs: multiply_by_id(*inputs) / ranks
 
         factors = torch.where(ids < EXPERTS, ids + 2, 1) * weights * SCALE
-        return moe(hidden), hidden * factors.sum(dim=-1, keepdim=True)
+        output = sum(moe(hidden.clone()) for _ in range(ranks))
+        return output, hidden * factors.sum(dim=-1, keepdim=True)
 
     def test_zero_experts_are_scaled(self):
         torch.testing.assert_close(*self.run_moe(256))
+
+    def test_ranks_add_up_their_outputs(self):
+        torch.testing.assert_close(*self.run_moe(256, ranks=4))
 
     def test_hidden_size_that_256_does_not_divide(self):
         torch.testing.assert_close(*self.run_moe(320))

@@ -9,7 +9,6 @@ import torch
 from sglang.srt.configs.load_config import LoadConfig
 from sglang.srt.model_loader import loader
 from sglang.srt.models import minicpmv
-from sglang.srt.utils.network import get_open_port
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.layer_ut_utils import init_single_process_dist
 from sglang.test.test_utils import CustomTestCase
@@ -24,7 +23,7 @@ class Version(torch.nn.Module):
 
 class TestMiniCPMVWrapper(CustomTestCase):
     def test_loaded_model_has_the_shared_experts_config(self):
-        init_single_process_dist(get_open_port())
+        init_single_process_dist(master_port=0)
         config = SimpleNamespace(version="2.6")
         model_config = SimpleNamespace(hf_config=config, hf_text_config=config)
         with (

@@ -15,7 +15,6 @@ from sglang.srt.configs.qwen3_omni import (
 from sglang.srt.models import qwen3_next
 from sglang.srt.models.olmo2 import Olmo2Attention
 from sglang.srt.utils.hf_transformers_utils import get_rope_config
-from sglang.srt.utils.network import get_open_port
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.layer_ut_utils import init_single_process_dist
 from sglang.test.test_utils import CustomTestCase
@@ -54,7 +53,7 @@ class TestRopeParameters(CustomTestCase):
             self.assertEqual(get_rope_config(plain), (70000.0, None))
 
     def test_olmo3_rotates_with_the_base_of_each_layer(self):
-        init_single_process_dist(get_open_port())
+        init_single_process_dist(master_port=0)
         layer_types = ["sliding_attention", "full_attention"]
         rope = {name: dict(ROPE) for name in layer_types}
         rope["full_attention"]["rope_theta"] = 700000.0
@@ -73,7 +72,7 @@ class TestRopeParameters(CustomTestCase):
             self.assertEqual([layer.rotary_emb.base for layer in layers], expected)
 
     def test_qwen3_next_rotates_with_the_base(self):
-        init_single_process_dist(get_open_port())
+        init_single_process_dist(master_port=0)
         config = Qwen3NextConfig(num_hidden_layers=1, rope_parameters=dict(ROPE))
         with patch.object(qwen3_next, "get_rope", side_effect=EndOfBuild) as get_rope:
             with self.assertRaises(EndOfBuild):

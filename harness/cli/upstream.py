@@ -8,23 +8,29 @@ from pathlib import Path
 
 from harness.cli import guard_runs, options
 from harness.cli.prove import guard_needs
+from harness.cli.zoo import command as zoo
 from harness.core import paths
 from harness.core.errors import CommandLineError, UnfixError, UnknownToggleError
+from harness.core.outcomes import RunStatus
 from harness.findings import finding_files
 from harness.findings.schema import Finding
 from harness.fixes.registry import toggle_catalogue
 from harness.releases import managed_releases, provisioning
 from harness.releases.source_trees import SourceTree
-from harness.runs.upstream import fix_patch, pull_request, verification
+from harness.runs.upstream import accuracy, fix_patch, pull_request, verification
 from harness.runs.upstream.pull_request import Backport
 from harness.runs.upstream.verification import PatchedFinding, Verification, VerifiedState
+from harness.runs.zoo.request import ZooRequest
 from harness.store.prove import recorded_proofs
+from harness.store.zoo.values import ArchitectureResult
 from harness.workers.release_target import ReleaseTarget
+
+CARD = "H100"  # that rows of the zoo play
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="a finding, or with --onto a toggle"
+        "names", nargs="*", metavar="NAME", help="findings, or with --onto a toggle"
     )
     parser.add_argument("--all", action="store_true", help="all findings, and an index of them")
     parser.add_argument(
@@ -40,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--record",
         action="store_true",
-        help="on a GPU: run the tests that need one, and keep what they did",
+        help="keep what tests that need a GPU did on one, or here what rows of the zoo do",
     )
     options.add_device(parser)
     options.add_json(parser)
@@ -50,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 class UpstreamRequest:
     """The arguments of `unfix upstream`."""
 
-    name: str | None
+    names: list[str]
     all: bool
     out: Path | None
     release: str | None
@@ -62,12 +68,11 @@ class UpstreamRequest:
     usage: str
 
     def __post_init__(self) -> None:
-        if (self.name is None) != self.all:
+        if bool(self.names) == self.all:
             raise CommandLineError("name a finding, or say --all", self.usage)
-        if self.onto and (self.all or self.release or self.record or self.json):
+        is_alone = len(self.names) == 1 and not (self.release or self.record or self.json)
+        if self.onto and not is_alone:
             raise CommandLineError("--onto takes a toggle, --out and --checkout alone", self.usage)
-        if self.record and self.device != "cuda":
-            raise CommandLineError("--record goes with --device cuda", self.usage)
 
     @property
     def folder(self) -> Path:
@@ -79,8 +84,11 @@ def run_command(arguments: argparse.Namespace) -> int:
     if request.onto is not None:
         return write_backport(request, request.onto)
     findings = finding_files.load_findings()
-    if request.name is not None:
-        findings = [finding_files.find_finding(request.name)]
+    if request.names:
+        findings = [finding_files.find_finding(name) for name in dict.fromkeys(request.names)]
+        for finding in findings:
+            if not finding.fix.toggle:
+                raise UnfixError(f"{finding.name} has no fix: {finding.fix.none}")
     words = [request.release] if request.release else []
     [target] = guard_runs.prepare_targets(words, request.device, only_ready=True)
     results: dict[str, Verification] = {}
@@ -91,8 +99,8 @@ def run_command(arguments: argparse.Namespace) -> int:
         items, problems = make_patches(group, target, request.checkout)
         refused |= problems
         results |= verify_items(items, target, request)
-    if request.name is not None and refused:
-        raise UnfixError(refused[findings[0].name])
+    if request.names and refused:
+        raise UnfixError("; ".join(refused.values()))
     if request.all:
         index = request.folder / "index.md"
         index.parent.mkdir(parents=True, exist_ok=True)
@@ -122,19 +130,36 @@ def verify_items(
 ) -> dict[str, Verification]:
     """Verify findings on one release, and write the folders of those that are not refuted."""
     lanes = guard_runs.choose_job_count(request.device)
-    if request.record:
+    if request.record and request.device == "cuda":
         items = [item for item in items if item.needs_gpu]
         file = verification.record_tests(items, target, lanes, options.report_status)
         options.report_status(f"recorded in {file}")
+    elif request.record:
+        record_accuracy(items, target)
     results = verification.verify_findings(items, target, lanes, options.report_status)
     for item in items:
         result = results[item.finding.name]
         folder = request.folder / item.finding.name
         if result.state is not VerifiedState.FAILED:
             pull_request.write_folder(folder, item, result, target.name)
-        if request.name is not None:
+        if request.names:
             print(f"{result.state.value}: {result.problem or folder}")
     return results
+
+
+def record_accuracy(items: list[PatchedFinding], target: ReleaseTarget) -> None:
+    """Run the zoo's rows of each finding as released and with its fix, and keep what they did."""
+
+    def measure_rows(rows: list[str], enabled: list[str]) -> list[ArchitectureResult]:
+        request = ZooRequest(rows, target.name, CARD, None, 300.0, [], enabled, [], [])
+        run = zoo.execute_zoo(target, request)
+        if run.status is not RunStatus.FINISHED:
+            raise UnfixError(f"the rows {', '.join(rows)} did not all run: nothing is recorded")
+        return run.results
+
+    for name, record in accuracy.measure_findings(items, target.name, CARD, measure_rows):
+        file = accuracy.add_records({name: record})
+        options.report_status(f"{name}: recorded in {file}")
 
 
 def make_patches(
@@ -146,8 +171,6 @@ def make_patches(
     refused: dict[str, str] = {}
     for finding in findings:
         if not finding.fix.toggle:
-            if len(findings) == 1:
-                refused[finding.name] = f"{finding.name} has no fix: {finding.fix.none}"
             continue
         try:
             patch = fix_patch.make_fix_patch(proposed[finding.fix.toggle], target.sources)
@@ -163,7 +186,7 @@ def write_backport(request: UpstreamRequest, release: str) -> int:
     """Write the patch of a fix for a release that lacks it; 1 if no proof there is recorded."""
     catalogue = toggle_catalogue.load_catalogue()
     try:
-        [toggle] = catalogue.select(request.name or "")
+        [toggle] = catalogue.select(request.names[0])
     except (UnknownToggleError, ValueError) as error:
         raise UnfixError(f"--onto takes one toggle of `unfix list`: {error}") from error
     tree: SourceTree = provisioning.ensure_tree(release, options.report_status)

@@ -1,7 +1,6 @@
 """Reads findings/*.yaml, with every check that needs no release; errors name file and line.
 
-The tests and scripts of a finding have its name: `gptj-bias.yaml` has `upstream/test_gptj_bias.py`
-and perhaps `upstream/repro_gptj_bias.py`.
+The test of a finding has its name: `gptj-bias.yaml` has `upstream/test_gptj_bias.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from harness.core.errors import UnfixError
 from harness.core.source_scopes import ReleaseSources
 from harness.core.wording import find_nearest_word
 from harness.core.yaml_document import YamlDocument
+from harness.findings.reproduction import LONGEST_SCRIPT, count_lines, cut_script, list_tests
 from harness.findings.schema import Finding, RecordedEvidence, Severity
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.toggle_reader import HIDDEN_CHARACTERS
@@ -51,10 +51,6 @@ def get_test_file(name: str) -> Path:
 
 def is_test_file(file: Path) -> bool:
     return file.parent.resolve() == get_findings_folder() / "upstream"
-
-
-def get_script_file(name: str) -> Path:
-    return get_findings_folder() / "upstream" / f"repro_{name.replace('-', '_')}.py"
 
 
 def needs_gpu(test_text: str) -> bool:
@@ -107,13 +103,8 @@ def _list_problems(finding: Finding, proposed: set[str]) -> Iterator[tuple[tuple
         is_empty = True
     if is_empty:
         yield ("releases",), f"'{finding.releases}' names no release; write it like '>=0.5.9'"
-    has_script = get_script_file(finding.name).is_file()
-    if finding.severity.needs_reproduction and not (finding.server or has_script):
-        yield (
-            ("severity",),
-            f"a finding of severity '{finding.severity.value}' needs `server`, the command that "
-            f"shows it, or the script {get_script_file(finding.name).name}",
-        )
+    if finding.severity.needs_reproduction and not finding.has_server:
+        yield from _list_script_problems(finding)
     count = len(finding.what.split())
     if count > MAX_WORDS:
         yield ("what",), f"it has {count} words: say symptom and cause in {MAX_WORDS}"
@@ -132,6 +123,8 @@ def _list_problems(finding: Finding, proposed: set[str]) -> Iterator[tuple[tuple
             ("fix", "toggle"),
             f"write its test findings/upstream/{get_test_file(finding.name).name}",
         )
+    if fix.toggle and not fix.cost and any(f.startswith("kernels/") for f in finding.files):
+        yield ("fix",), "it changes a kernel: say in `cost` what that costs, as measured"
     for each in finding.evidence:
         record = each.record if isinstance(each, RecordedEvidence) else ""
         has_records = paths.project_folder() != paths.CARRIED_FOLDER  # of a wheel
@@ -147,8 +140,22 @@ def _list_problems(finding: Finding, proposed: set[str]) -> Iterator[tuple[tuple
                 )
 
 
+def _list_script_problems(finding: Finding) -> Iterator[tuple[tuple[str, ...], str]]:
+    """List why a finding without a server command for a published model has no short script."""
+    test = get_test_file(finding.name)
+    text = test.read_text(encoding="utf-8") if test.is_file() else ""
+    counts = [count_lines(cut_script(text, name)) for name in list_tests(text)]
+    if not counts or min(counts) > LONGEST_SCRIPT:
+        yield (
+            ("severity",),
+            f"a finding of severity '{finding.severity.value}' needs `server`, a command with a "
+            f"published model, or in {test.name} a test whose script has at most {LONGEST_SCRIPT} "
+            f"lines; the shortest has {min(counts, default='none')}",
+        )
+
+
 def _check_names(findings: list[Finding], proposed: Iterable[str]) -> None:
-    """Check that each proposed toggle, test and script belongs to one finding."""
+    """Check that each proposed toggle and test belongs to one finding."""
     toggles = [finding.fix.toggle for finding in findings if finding.fix.toggle]
     for toggle in proposed:
         if toggles.count(toggle) != 1:
@@ -156,7 +163,7 @@ def _check_names(findings: list[Finding], proposed: Iterable[str]) -> None:
                 f"toggles/proposed/{toggle}.yaml belongs to {toggles.count(toggle)} findings: name "
                 "it in `fix.toggle` of exactly one"
             )
-    names = {file for f in findings for file in (get_test_file(f.name), get_script_file(f.name))}
+    names = {get_test_file(finding.name) for finding in findings}
     for file in sorted((get_findings_folder() / "upstream").glob("*.py")):
         if file not in names:
             raise UnfixError(f"{file} belongs to no finding: its name is that of one, with '_'")

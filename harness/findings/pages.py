@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 
-from harness.findings.finding_files import get_script_file, get_test_file, needs_gpu
+from harness.findings.finding_files import get_test_file, needs_gpu
 from harness.findings.schema import Finding, RecordedEvidence
 
 THREADS = "https://github.com/sgl-project/sglang/issues"
@@ -43,13 +43,12 @@ def _list_facts(finding: Finding) -> Iterator[tuple[str, str]]:
         )
     else:
         yield "fix", f"none yet: {finding.fix.none.strip()}; {finding.fix.why}"
-    if get_script_file(finding.name).is_file():
-        yield "script", f"`findings/upstream/{get_script_file(finding.name).name}`"
     one = finding.evidence[0]
     yield "seen", f"`{one.record}`" if isinstance(one, RecordedEvidence) else cut_clause(one)
     search = finding.upstream
     threads = "; ".join(
-        f"[#{t.number}]({THREADS}/{t.number}) {cut_clause(t.says)}" for t in search.threads
+        f"[#{t.number}]({THREADS}/{t.number}) {cut_clause(t.says) if not place else ''}".strip()
+        for place, t in enumerate(search.threads)
     )
     yield "upstream", f"searched {search.searched}: {threads or 'nothing'}"
 

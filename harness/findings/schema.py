@@ -50,6 +50,7 @@ class ProposedFix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why: Text
     toggle: Slug = ""
     none: str = ""
+    cost: str = ""  # in time and memory, where the fix changes a kernel
 
 
 class RecordedEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,6 +88,11 @@ class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     def page(self) -> str:
         """Return the path of its page, which rows of the zoo name as the reason of a failure."""
         return f"docs/findings/{self.name}.md"
+
+    @property
+    def has_server(self) -> bool:
+        """Return whether the server command names a published model."""
+        return bool(self.server) and "YOUR_" not in self.server
 
     @property
     def files(self) -> tuple[str, ...]:

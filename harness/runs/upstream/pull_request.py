@@ -9,12 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.core import paths
-from harness.findings import finding_files, pages
+from harness.findings import pages
+from harness.findings.reproduction import count_lines
 from harness.findings.schema import Finding, RecordedEvidence
 from harness.fixes.registry.schema import Toggle
+from harness.runs.upstream import accuracy
 from harness.runs.upstream.fix_patch import CHANGED_FILE
-from harness.runs.upstream.verification import PatchedFinding, Verification, VerifiedState
+from harness.runs.upstream.verification import (
+    PatchedFinding,
+    SideOutcome,
+    Verification,
+    VerifiedState,
+)
 
+_LINK = re.compile(r"\[([^]]+)\]\([\w-]+\.md\)")  # to another finding's page
+_LINK_TEXT = r"\1"
 _PLACE = re.compile(r"^# upstream: (\S+)", re.MULTILINE)
 
 
@@ -33,12 +42,10 @@ def write_folder(
     folder: Path, item: PatchedFinding, verification: Verification, release: str
 ) -> None:
     """Write the folder of a finding; an earlier one there is replaced."""
-    name = item.finding.name
     _replace_folder(folder)
     (folder / "fix.patch").write_text(item.patch, encoding="utf-8")
     shutil.copy(item.test_file, folder)
-    script = finding_files.get_script_file(name)
-    shutil.copy(script if script.is_file() else item.test_file, folder / "repro.py")
+    (folder / "repro.py").write_text(item.cut_script(verification.released), encoding="utf-8")
     text = "\n\n".join(_list_sections(item, verification, release))
     (folder / "PR.md").write_text(text + "\n", encoding="utf-8")
     evidence = folder / "evidence"
@@ -54,24 +61,49 @@ def write_folder(
 
 
 def _list_sections(item: PatchedFinding, result: Verification, release: str) -> Iterator[str]:
+    """List the sections of PR.md, with the headings of SGLang's template for pull requests."""
     finding, fix = item.finding, item.finding.fix
     yield f"# {finding.title}"
-    yield _join_lines(finding.what)
-    yield f"Severity: {finding.severity.value}. Who is hit: {_join_lines(finding.reach)}."
+    yield f"## Motivation\n\n{_join_lines(finding.what)}"
+    yield f"Who is hit: {_join_lines(finding.reach)}. Severity: {finding.severity.value}."
     ran = f"; seen on {', '.join(finding.ran)}" if finding.ran else ""
     yield f"Releases: `{finding.releases}`{ran}. First bad: {finding.first}."
-    if finding.server:
-        yield f"```\n{finding.server.strip()}\n```"
+    yield describe_reproduction(item, result)
     changed = "\n".join(f"- `{file}`" for file in CHANGED_FILE.findall(item.patch))
-    yield f"## Fix\n\n{_join_lines(fix.why)}\n\n{changed}"
-    yield f"## Tests\n\n{describe_tests(item, result, release)}"
+    yield f"## Modifications\n\n{_join_sentence(fix.why)}\n\n{changed}"
+    yield f"## Accuracy before and after\n\n{accuracy.describe_accuracy(item, release)}"
     texts = [e for e in finding.evidence if not isinstance(e, RecordedEvidence)]
-    yield "## Evidence\n\n" + "\n".join(f"- {_join_lines(text)}" for text in texts)
+    yield "\n".join(f"- {_LINK.sub(_LINK_TEXT, _join_lines(text))}" for text in texts)
+    if fix.cost:
+        yield f"## Cost of the fix\n\n{_join_sentence(fix.cost)}"
+    yield f"## Tests run\n\n{describe_tests(item, result, release)}"
     threads = [
         f"- #{thread.number}: {_join_lines(thread.says)}" for thread in finding.upstream.threads
     ]
     head = f"## Related\n\nSearched on {finding.upstream.searched}: '{finding.upstream.words}'."
     yield "\n".join([head, "", *(threads or ["No thread is about it."])])
+
+
+def describe_reproduction(item: PatchedFinding, result: Verification) -> str:
+    """Describe how the bug is seen: by the script, and on a server."""
+    parts = []
+    if result.script is not None:
+        released, patched = result.script
+        lines = count_lines(item.cut_script(result.released))
+        parts.append(
+            f"`python repro.py` ({lines} lines, {result.where}) exits with "
+            f"{released.bad[0][2]}, and with the patch with {len(patched.bad)}:\n\n"
+            f"    {_quote_error(result.released)}"
+        )
+    if item.finding.has_server:
+        parts.append(f"On a server:\n\n```\n{item.finding.server.strip()}\n```")
+    return "\n\n".join(parts)
+
+
+def _quote_error(outcome: SideOutcome) -> str:
+    _, error, message = outcome.bad[0]
+    lines = [line for line in message.splitlines() if line.strip()]
+    return "\n    ".join([f"{error}: {lines[0] if lines else ''}", *lines[1:4]])
 
 
 def describe_tests(item: PatchedFinding, result: Verification, release: str) -> str:
@@ -80,14 +112,11 @@ def describe_tests(item: PatchedFinding, result: Verification, release: str) -> 
     where = f", for `{place[1]}`" if place else ""
     if result.state is VerifiedState.NEEDS_GPU:
         return f"`{name}`{where}: **{result.state.value}** ({result.problem})."
-    rows: list[tuple[str, ...]] = [
+    rows = [
         (f"SGLang {release}", result.released.describe()),
         ("with `fix.patch`", result.patched.describe()),
     ]
-    if result.script is not None:
-        said = [outcome.describe() if outcome.bad else "exits with 0" for outcome in result.script]
-        rows = [(*row, words) for row, words in zip(rows, said, strict=True)]
-    head = ("", f"`{name}`, {result.where}", *(["`repro.py`"] if result.script else []))
+    head = ("", f"`{name}`, {result.where}")
     table = pages.format_table(head, rows)
     problem = f"\n\n**{result.state.value}**: {result.problem}" if result.problem else ""
     return f"`python -m unittest {name}`{where}:\n\n{table}{problem}"
@@ -134,6 +163,12 @@ def make_index(
 def _replace_folder(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+
+
+def _join_sentence(text: str) -> str:
+    """Return a text as a sentence: with a capital, unless it begins with code, and a full stop."""
+    joined = _join_lines(text)
+    return f"{joined[:1].upper()}{joined[1:]}{'' if joined.endswith('.') else '.'}"
 
 
 def _join_lines(text: str) -> str:

@@ -3,8 +3,8 @@
 It reads a job from each line of its input, `{"file": path, "root": folder}`, and writes a line with
 what the file did: a test (`test_*.py`), or a script, whose exit code says whether the bug is there.
 `root` holds the package that the fork imports. A release's first import takes seconds, most of them
-for other packages: with `--preload` the forks after the first find those imported. Without it each
-fork begins bare, as CUDA needs it.
+for other packages: with `--preload` forks find those imported, the first one the slow ones. Without
+it each fork begins bare, as CUDA needs it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ import runpy
 import signal
 import sys
 import unittest
+from collections.abc import Iterable
 from typing import Any
 
-LIMIT_SECONDS = 300
+PROCESSOR_SECONDS = 300
+# Most of the time of a first import; the first fork finds them imported as well.
+SLOW_MODULES = ("torch._dynamo", "torch.distributed.tensor", "transformers.modeling_utils")
 
 
 class TestRecord(unittest.TextTestResult):
@@ -66,12 +69,13 @@ def run_file(file: str, root: str) -> dict[str, Any]:
 
 def run_script(file: str, log: io.StringIO) -> dict[str, Any]:
     bad: list[tuple[str, str, str]] = []
+    sys.argv = [file]
     try:
-        with contextlib.redirect_stdout(log):
+        with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
             runpy.run_path(file, run_name="__main__")
     except SystemExit as error:
         if error.code:
-            bad = [(os.path.basename(file), "SystemExit", str(error.code))]
+            bad = [(os.path.basename(file), "SystemExit", str(int(error.code)))]
     except Exception as error:
         bad = [(os.path.basename(file), type(error).__name__, str(error))]
     return {"ran": 1, "bad": bad}
@@ -104,7 +108,9 @@ def run_in_fork(job: dict[str, str]) -> dict[str, Any]:
     if not pid:
         try:
             os.close(reading)
-            signal.alarm(LIMIT_SECONDS)  # which ends the fork
+            # Each ends the fork: a busy machine takes longer, and one that waits takes no time.
+            signal.setitimer(signal.ITIMER_PROF, PROCESSOR_SECONDS)
+            signal.alarm(10 * PROCESSOR_SECONDS)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             os.dup2(1, 2)
             with os.fdopen(writing, "w") as pipe:
@@ -124,6 +130,8 @@ def run_in_fork(job: dict[str, str]) -> dict[str, Any]:
 
 def main() -> None:
     preloads = "--preload" in sys.argv
+    if preloads:
+        preload_modules(SLOW_MODULES)
     for line in sys.stdin:
         answer = run_in_fork(json.loads(line))
         modules = answer.pop("modules", [])
@@ -133,7 +141,7 @@ def main() -> None:
             preload_modules(modules)
 
 
-def preload_modules(names: list[str]) -> None:
+def preload_modules(names: Iterable[str]) -> None:
     with (
         open(os.devnull, "w") as quiet,
         contextlib.redirect_stdout(quiet),

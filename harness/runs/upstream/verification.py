@@ -27,6 +27,7 @@ from harness.core.code_digest import compute_digest
 from harness.core.git_repository import strip_git_variables
 from harness.core.wording import format_count
 from harness.findings import finding_files
+from harness.findings.reproduction import cut_script, list_tests
 from harness.findings.schema import Finding
 from harness.runs.upstream.fix_patch import ReleaseCopy, copy_release
 from harness.store.record_files import write_record
@@ -92,19 +93,23 @@ class PatchedFinding:
     def needs_gpu(self) -> bool:
         return finding_files.needs_gpu(self.test_file.read_text(encoding="utf-8"))
 
-    def find_script(self, has_gpu: bool) -> Path | None:
-        """Find the script, if there is one that runs on this machine."""
-        file = finding_files.get_script_file(self.finding.name)
-        is_here = file.is_file() and (has_gpu or '"cuda"' not in file.read_text(encoding="utf-8"))
-        return file if is_here else None
+    @property
+    def is_interpreted(self) -> bool:
+        return "TRITON_INTERPRET" in self.test_file.read_text(encoding="utf-8")
+
+    def cut_script(self, released: SideOutcome | None = None) -> str:
+        """Cut the script from the first test that fails as released, or else the first at all."""
+        text = self.test_file.read_text(encoding="utf-8")
+        bad = released.bad if released is not None else []
+        test = bad[0][0].split()[0] if bad else next(iter(list_tests(text)), "")
+        return cut_script(text, test) if test in list_tests(text) else ""
 
     def compute_digest(self, release: str) -> str:
-        files = filter(None, (self.test_file, self.find_script(has_gpu=True)))
-        return compute_digest(release, self.patch, *(file.read_bytes() for file in files))
+        return compute_digest(release, self.patch, self.test_file.read_bytes())
 
 
 class RecordedTest(msgspec.Struct, frozen=True):
-    digest: str  # of release, patch, test and script
+    digest: str  # of release, patch and test
     released: SideOutcome
     patched: SideOutcome
     script: tuple[SideOutcome, SideOutcome] | None = None  # as released, and with the patch
@@ -142,45 +147,48 @@ _REPORTS = ("AssertionError", "SystemExit")  # of the bug, by a test and by a sc
 
 
 class CopyLane:
-    """A copy of the release, and processes of its Python that run tests on it."""
+    """A copy of the release, and a process of its Python that runs tests of one kind on it.
 
-    def __init__(self, copy: ReleaseCopy, target: ReleaseTarget) -> None:
+    A test that sets TRITON_INTERPRET is of another kind: it needs that before any import. What is
+    imported for one test serves all of its kind; a lane of both kinds would import all of it twice.
+    """
+
+    def __init__(self, copy: ReleaseCopy, target: ReleaseTarget, interprets: bool) -> None:
         self.copy, self.target = copy, target
-        self._processes: dict[bool, subprocess.Popen[str]] = {}
-
-    def _find_process(self, file: Path) -> subprocess.Popen[str]:
-        """Find the process of a file: one that sets TRITON_INTERPRET needs it before any import."""
-        is_bare = self.target.device == "cuda"
-        interprets = not is_bare and "TRITON_INTERPRET" in file.read_text(encoding="utf-8")
-        if interprets not in self._processes:
-            environment = {
-                name: value
-                for name, value in strip_git_variables().items()
-                if not name.startswith(_FOREIGN_VARIABLES)
-            }
-            interpreted = {"TRITON_INTERPRET": "1"} if interprets else {}
-            self._processes[interprets] = subprocess.Popen(
-                [self.target.python, "-P", TEST_PROCESS, *([] if is_bare else ["--preload"])],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                cwd=self.copy.folder,
-                env={**environment, "PYTHONDONTWRITEBYTECODE": "1", **interpreted},
-            )
-        return self._processes[interprets]
+        environment = {
+            name: value
+            for name, value in strip_git_variables().items()
+            if not name.startswith(_FOREIGN_VARIABLES)
+        }
+        interpreted = {"TRITON_INTERPRET": "1"} if interprets else {}
+        self._process = subprocess.Popen(
+            [
+                target.python,
+                "-P",
+                TEST_PROCESS,
+                *([] if target.device == "cuda" else ["--preload"]),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=copy.folder,
+            env={**environment, "PYTHONDONTWRITEBYTECODE": "1", **interpreted},
+        )
 
     def run_both_sides(self, item: PatchedFinding) -> RecordedTest:
-        script = item.find_script(self.target.device == "cuda")
-        files = [item.test_file, *([script] if script else [])]
-        released = [self._run_file(file) for file in files]
+        """Run the test as released and patched, and the script that is cut from what failed."""
+        files, released = [item.test_file], [self._run_file(item.test_file)]
+        if text := item.cut_script(released[0]):
+            files.append(self.copy.folder / "repro.py")
+            files[1].write_text(text, encoding="utf-8")
+            released.append(self._run_file(files[1]))
         with self.copy.apply_patch(item.patch):
             patched = [self._run_file(file) for file in files]
         sides = list(zip(released, patched, strict=True))
-        digest = item.compute_digest(self.target.name)
-        return RecordedTest(digest, *sides[0], script=sides[1] if script else None)
+        return RecordedTest(item.compute_digest(self.target.name), *sides[0], *sides[1:])
 
     def _run_file(self, file: Path) -> SideOutcome:
-        process = self._find_process(file)
+        process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
         job = {"file": str(file), "root": str(self.copy.import_folder)}
@@ -196,8 +204,7 @@ class CopyLane:
         return msgspec.convert(_replace_root(msgspec.to_builtins(outcome), root), SideOutcome)
 
     def close(self) -> None:
-        for process in self._processes.values():
-            process.communicate()
+        self._process.communicate()
 
 
 _FOLDERS = re.compile(r'(?<=File ")/[^"]*/(?=[^/"]+/[^/"]+")')  # of a traceback's files
@@ -219,18 +226,17 @@ def run_tests(
     report: Callable[[str], None],
 ) -> dict[str, RecordedTest]:
     """Run both sides of these findings' tests; on a GPU each in a process of its own."""
-    if not items:
-        return {}
-    waiting: queue.SimpleQueue[PatchedFinding] = queue.SimpleQueue()
+    by_kind: dict[bool, queue.SimpleQueue[PatchedFinding]] = {}
     for item in items:
-        waiting.put(item)
+        interprets = target.device == "cpu" and item.is_interpreted
+        by_kind.setdefault(interprets, queue.SimpleQueue()).put(item)
 
-    def run_lane() -> dict[str, RecordedTest]:
+    def run_lane(interprets: bool) -> dict[str, RecordedTest]:
         results: dict[str, RecordedTest] = {}
         with copy_release(target.sources) as copy:
-            lane = CopyLane(copy, target)
+            lane = CopyLane(copy, target, interprets)
             try:
-                for item in iterate_queue(waiting):
+                for item in iterate_queue(by_kind[interprets]):
                     test = results[item.finding.name] = lane.run_both_sides(item)
                     words = f"{test.released.describe()}; patched: {test.patched.describe()}"
                     report(f"{item.finding.name}: {words}")
@@ -238,9 +244,9 @@ def run_tests(
                 lane.close()
         return results
 
-    count = min(lanes, len(items))
-    with ThreadPoolExecutor(count) as pool:
-        parts = [pool.submit(run_lane) for _ in range(count)]
+    kinds = sorted(by_kind) * max(1, lanes // 2)
+    with ThreadPoolExecutor(lanes) as pool:
+        parts = [pool.submit(run_lane, kind) for kind in kinds]
         return {name: test for part in parts for name, test in part.result().items()}
 
 
