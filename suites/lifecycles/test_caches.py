@@ -37,6 +37,7 @@ pytestmark = [
 def _schedulers_run_on_the_virtual_gpu() -> None:
     setups.skip_without_virtual_gpu()
     setups.skip_on_unknown_releases()
+    setups.import_scheduler()  # what ran before forks did so, where there are any
 
 
 @pytest.fixture(autouse=True)

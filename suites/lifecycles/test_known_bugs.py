@@ -25,6 +25,7 @@ pytestmark = [
 def _schedulers_run_on_the_virtual_gpu() -> None:
     setups.skip_without_virtual_gpu()
     setups.skip_on_unknown_releases()
+    setups.import_scheduler()  # what ran before forks did so, where there are any
 
 
 @pytest.mark.xfail(strict=True, raises=WrongAnswer, reason="ids are compared by their beginning")

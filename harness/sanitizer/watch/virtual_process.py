@@ -6,6 +6,7 @@ whenever something new is asked.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import shutil
@@ -72,7 +73,9 @@ def _install_device(torch: ModuleType) -> None:
 
 
 def _install_launcher(jit: Any) -> None:
-    """Start the launcher at the first launch, when Triton is wholly imported."""
+    """Start the launcher at the first launch, when Triton is wholly imported; once a process."""
+    if _openers:
+        return
     from harness.sanitizer.triton import jit_kernels
 
     def launch_first(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
@@ -84,6 +87,7 @@ def _install_launcher(jit: Any) -> None:
         if jit_kernels.get_run(jit.JITFunction) is launch_first:
             jit_kernels.replace_run(jit.JITFunction, before)
             _open_sessions.enter_context(_run_kernels())
+            atexit.register(_open_sessions.close)  # while Triton's modules are whole
 
     before = jit_kernels.replace_run(jit.JITFunction, launch_first)
     _openers.append(open_first_session)
