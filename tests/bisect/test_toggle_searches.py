@@ -192,7 +192,7 @@ def test_an_unsearchable_command_is_refused_first(
         (("--dry-run", "--symptom", "("), ["true"], "no regular expression"),
         (("--dry-run",), ["test_of_no_guard"], "no guard of that name"),
         (("-j", "0"), ["true"], "positive"),
-        (("--hold-fixed", "toy-plain", "--hold-buggy", "toy-plain"), ["true"], "held both"),
+        (("--hold-fixed", "toy-plain", "--hold-buggy", "toy-plain"), ["true"], "cannot be both"),
     ],
 )
 def test_a_wrong_call_is_refused(

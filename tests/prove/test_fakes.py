@@ -42,7 +42,7 @@ SIDES = {
     "count_of_objects": BY_CHANCE,
     "names_in_the_environment": "toothless",
     "command_line": "toothless",
-    "source_without_the_code": "unreached",
+    "source_without_the_code": "broken",
     "code_in_a_fixture": "unreached",
     "prints_messages_of_the_protocol": "toothless",
     "writes_a_result_and_exits": "broken",

@@ -134,7 +134,7 @@ def test_what_was_built_is_not_asked_for_again(builder: Builder, problem: str) -
 
 def test_a_worker_names_what_is_prepared_for_a_guard() -> None:
     toggle = SimpleNamespace(id="toggle", devices=[SimpleNamespace(value="cpu")])
-    status = SimpleNamespace(toggle=toggle, state=ToggleState.FIXED)
+    status = SimpleNamespace(toggle=toggle, state=ToggleState.FIXED, sites=[])
     mark = pytest.mark.prepared(by=print, names=(FIRST,)).mark
     item: Any = SimpleNamespace(
         nodeid="test_a", name="test_a", originalname="test_a", stash={GUARDED_STATUS: status}

@@ -44,13 +44,12 @@ def test_clock(number):
 """
 # A guard that runs the code and finds its side by other means is beyond any runner.
 BEYOND_ANY_RUNNER = """
-import inspect
 from harness.patching.live_engine import engine
 
 @guards("toy-plain")
-def test_reads_the_code():
+def test_reads_the_file_name_of_the_code():
     forms.plain(1, 2)
-    assert "topk * 2" in inspect.getsource(forms.plain)
+    assert "revert" not in forms.plain.__code__.co_filename
 
 @guards("toy-plain")
 def test_asks_the_engine():
