@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from harness.core.wording import format_count, format_duration
 from harness.store.bisect.values import BisectSearch
 from reports.bisect import view
@@ -12,7 +14,7 @@ from reports.shared.markdown import escape_text, render_code, render_code_block,
 
 def render_markdown(search: BisectSearch) -> str:
     search_view = view.make_view(search)
-    command = render_code(" ".join(search.symptom_command))
+    command = render_code(shlex.join(search.symptom_command))
     runs = format_count(len(search.trials), "run")
     parts = [
         f"## unfix bisect {search.kind}: {search.verdict or search.status}",

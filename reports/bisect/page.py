@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from harness.store.bisect.values import BisectSearch
 from reports.bisect import view
 from reports.shared import html_file
@@ -24,7 +26,7 @@ def render_page(search: BisectSearch) -> str:
     return html_file.render_template(
         "bisect/page.html.j2",
         values,
-        [search.kind, " ".join(search.symptom_command)],
+        [search.kind, shlex.join(search.symptom_command)],
         [search.machine.get("unfix", "")],
         styles=STYLES,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,7 +57,7 @@ def make_suite_element(
     properties = add_element(suite, "properties")
     facts = {
         "run": proof_view.run.id,
-        "command": " ".join(proof_view.run.command),
+        "command": shlex.join(proof_view.run.command),
         "release": column.release,
         "device": column.device,
         **{f"machine.{name}": value for name, value in column.facts.machine.items()},

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ REPORTS_FOLDER = Path(__file__).parent.parent
 BASE_STYLES = ("shared/page.css", "shared/tables.css")  # of every page
 BASE_SCRIPT = "shared/theme.js"
 FILTERS: dict[str, Callable[..., Any]] = {
+    "shell": shlex.join,
     "visible": formatting.make_visible,
     "duration": format_duration,
     "when": formatting.format_time,

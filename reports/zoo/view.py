@@ -6,7 +6,7 @@ from collections import Counter
 
 from harness.core.added_counts import add_counts
 from harness.core.device import VIRTUAL
-from harness.core.wording import format_duration
+from harness.core.wording import format_count, format_duration
 from harness.store.zoo.values import (
     FAMILY_CLAIMS,
     ArchitectureResult,
@@ -94,21 +94,23 @@ def _make_table(
     return ReportTable(title, all_heads, rows, numbers)
 
 
+MOST_PAIRS = 8  # that have columns, as those which a call names; others are in the second table
+
+
 def make_feature_tables(run: ZooRun) -> list[ReportTable]:
     """Make the table of rows by features, and that of all that is not equal, with its words."""
     rows = [result for result in sort_results(run.models) if result.features]
     if not rows:
         return []
-    names = list(
-        dict.fromkeys(
-            one.features[0] for row in rows for one in row.features if len(one.features) == 1
-        )
-    )
+    keys = dict.fromkeys(tuple(one.features) for row in rows for one in row.features)
+    pairs = [key for key in keys if len(key) > 1]
+    shown = [key for key in keys if len(key) == 1] + (pairs if len(pairs) <= MOST_PAIRS else [])
     cells: TableRows = []
     for row in rows:
-        alone = {one.features[0]: one for one in row.features if len(one.features) == 1}
-        marks = [alone[name].verdict.value if name in alone else "" for name in names]
+        verdicts = {tuple(one.features): one.verdict.value for one in row.features}
+        marks = [verdicts.get(key, "") for key in shown]
         cells.append([make_code_cell(row.name), *map(_make_feature_cell, marks)])
+    names = map(" + ".join, shown)
     return [ReportTable("Features", ("architecture", *names), cells), _make_difference_table(rows)]
 
 
@@ -151,7 +153,8 @@ def describe_features(run: ZooRun) -> str:
     )
     if not sizes:
         return ""
-    return f"{sizes[1]} features and {sum(sizes.values()) - sizes[1]} pairs of them compared"
+    pairs = sum(sizes.values()) - sizes[1]
+    return f"{format_count(sizes[1], 'feature')} and {format_count(pairs, 'pair')} of them compared"
 
 
 def make_kernel_table(run: ZooRun) -> ReportTable:

@@ -286,3 +286,9 @@ def test_the_file_stands_alone_and_allows_nothing_but_itself(files: dict[str, Pa
         json.loads(held)
         assert "<" not in held, "a script element ends at what looks like its end"
     assert files["large"].stat().st_size < 12_000_000
+
+
+def test_the_command_can_be_pasted_into_a_shell() -> None:
+    run = sample.make_empty_run()
+    run.command = ["./unfix", "prove", "-k", "a or b"]
+    assert "./unfix prove -k 'a or b'" in html.unescape(page.render_page([run]))

@@ -8,8 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from harness.core.located_yaml import YamlFileError
+from harness.core.outcomes import Verdict
 from harness.runs.zoo.architecture import Architecture, read_architectures
 from harness.runs.zoo.features import Feature, FeatureAxes, find_ignored_words
+from harness.store.zoo.values import ArchitectureResult, FeatureResult, ZooRun
+from reports.zoo import view
 
 AXES = {
     "pages": {"page 1": Feature(), "page 16": Feature("--page-size 16"), "page 64": Feature()},
@@ -93,3 +96,19 @@ def test_words_that_a_server_takes_back_are_named() -> None:
         "--page-size 16 is 1 on the server"
     ]
     assert len(find_ignored_words(settings, words)) == 3
+
+
+def test_a_pair_that_a_call_names_has_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = [
+        FeatureResult(["overlap"], Verdict.EQUAL, error=0.0),
+        FeatureResult(["LoRA", "page 16"], Verdict.DIFFERS, "row 3", error=0.1),
+    ]
+    row = ArchitectureResult("llama", features=results)
+    run = ZooRun(id="1", started="", release="r", card="H100", architectures=[row])
+    table, differences = view.make_feature_tables(run)
+    assert table.heads == ("architecture", "overlap", "LoRA + page 16")
+    texts = [getattr(cell, "text", cell) for cell in differences.rows[0]]
+    assert texts == ["LoRA + page 16", "differs", "row 3", "llama"]
+    assert view.describe_features(run) == "1 feature and 1 pair of them compared"
+    monkeypatch.setattr(view, "MOST_PAIRS", 0)
+    assert view.make_feature_tables(run)[0].heads == ("architecture", "overlap")
