@@ -14,9 +14,10 @@ from harness.runs.zoo.prompts import Prompt, draw_prompts
 from harness.runs.zoo.rank_layout import RankLayout
 from harness.runs.zoo.reference_model import measure_error
 from harness.runs.zoo.served_model import serve_model
-from harness.sanitizer.ranks.host import RankHost
+from harness.sanitizer.ranks.host import BUSY_SECONDS, RankHost
 
 LOADED, LOGITS = "loaded", "logits.pt"
+LOADING_SECONDS = 60.0  # of a processor: towers of images have their published sizes
 
 
 @dataclass(frozen=True)
@@ -31,20 +32,28 @@ class RankRun:
 
     def run(self) -> RankOutcome:
         """Have each rank compute its batch; return when all have ended."""
-        host = RankHost(self.layout.count, self.folder / "ranks", self._compute_in_rank)
+        host = RankHost(
+            self.layout.count,
+            self.folder / "ranks",
+            self._compute_in_rank,
+            lambda rank: BUSY_SECONDS if self._is_loaded(rank) else LOADING_SECONDS,
+        )
         problems = host.run()
         places = [self.folder / "ranks" / f"rank-{rank}" for rank in range(self.layout.count)]
         return RankOutcome(
             self.layout,
             problems,
             [host.read_log(rank) for rank in range(self.layout.count)],
-            all((place / LOADED).exists() for place in places),
+            all(map(self._is_loaded, range(self.layout.count))),
             {
                 rank: torch.load(place / LOGITS)
                 for rank, place in enumerate(places)
                 if (place / LOGITS).exists()
             },
         )
+
+    def _is_loaded(self, rank: int) -> bool:
+        return (self.folder / "ranks" / f"rank-{rank}" / LOADED).exists()
 
     def _compute_in_rank(self, rank: int) -> None:
         place = self.folder / "ranks" / f"rank-{rank}"

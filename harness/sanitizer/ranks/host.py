@@ -81,7 +81,7 @@ class _Rank:
         self.used = self.began = _read_seconds(self.process.pid)
         self.moved = time.monotonic()
 
-    def look(self) -> str:
+    def look(self, busy_seconds: float) -> str:
         """Say how the rank does not go on; '' while it does."""
         used, now = _read_seconds(self.process.pid), time.monotonic()
         if self.is_preparing:
@@ -90,8 +90,8 @@ class _Rank:
             self.used, self.moved = used, now
         if now - self.moved > STILL_SECONDS:
             return f"stands still for {STILL_SECONDS:g} s"
-        if used - self.began > BUSY_SECONDS:
-            return f"runs for {BUSY_SECONDS:g} s of a processor"
+        if used - self.began > busy_seconds:
+            return f"runs for {busy_seconds:g} s of a processor"
         return ""
 
     def read_stack(self) -> list[str]:
@@ -115,9 +115,17 @@ class _Rank:
 class RankHost:
     """Ranks that are forks of this process, and the switch between them."""
 
-    def __init__(self, count: int, folder: Path, run: Callable[[int], object]) -> None:
+    def __init__(
+        self,
+        count: int,
+        folder: Path,
+        run: Callable[[int], object],
+        get_busy_seconds: Callable[[int], float] = lambda rank: BUSY_SECONDS,
+    ) -> None:
+        """`get_busy_seconds`: the limit of a rank, which is longer while it loads a model."""
         self._folder = folder
         self._run = run
+        self._get_busy_seconds = get_busy_seconds
         self.problems: list[str] = []  # the first is the cause
         self._report: HostAnswer | None = None
         self._reported_at = 0.0
@@ -336,7 +344,7 @@ class RankHost:
         if self._report is not None or not any(rank.call for rank in self._ranks):
             return
         for rank in self._ranks:
-            if rank.runs and (words := rank.look()):
+            if rank.runs and (words := rank.look(self._get_busy_seconds(rank.number))):
                 waiting = next(one for one in self._ranks if one.call is not None)
                 assert waiting.call is not None
                 self._fail(

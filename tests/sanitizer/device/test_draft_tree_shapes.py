@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from harness.sanitizer.plugins.for_sglang import draft_tree_shapes
-from harness.sanitizer.plugins.for_sglang.operators.drafts import verify_tree_greedy
 
 TOPK, DEPTH, TOKENS = 3, 4, 12
 FULL_MASK, DRAFTS_ALONE, PACKED = range(3)
@@ -142,25 +141,3 @@ def test_a_draft_whose_parent_was_not_chosen_has_no_parent() -> None:
     parents = [-1, 0, 1, 2]
     above = draft_tree_shapes.find_parents(torch.tensor([parents]), torch.tensor([[8]]), TOPK)
     assert above.tolist() == [[-1]]
-
-
-def test_a_stand_in_accepts_drafts_as_long_as_they_are_the_targets_tokens() -> None:
-    """The root has drafts 1 and 2 in this order, and draft 2 has draft 3."""
-    predicts = torch.full((4,), -7, dtype=torch.int32)
-    accepted, counts = torch.full((1, 3), -1, dtype=torch.int32), torch.empty(1, dtype=torch.int32)
-    links = torch.tensor([[1, -1, 3, -1]]), torch.tensor([[-1, 2, -1, -1]])
-    places = torch.arange(4).view(1, 4)
-
-    def verify(candidates: list[int], targets: list[int]) -> tuple[list[int], int, list[int]]:
-        predicts.fill_(-7)
-        accepted.fill_(-1)
-        verify_tree_greedy(
-            *(predicts, accepted, counts, torch.tensor([candidates]), places, *links),
-            torch.tensor([targets]),
-        )
-        return accepted[0].tolist(), int(counts), predicts.tolist()
-
-    assert verify([9, 5, 6, 7], [6, 0, 7, 8]) == ([0, 2, 3], 2, [6, -7, 7, 8])
-    assert verify([9, 5, 6, 7], [6, 0, 3, 8]) == ([0, 2, -1], 1, [6, -7, 3, -7])
-    assert verify([9, 6, 6, 7], [6, 4, 7, 8]) == ([0, 1, -1], 1, [6, 4, -7, -7])  # the first
-    assert verify([9, 5, 6, 7], [1, 0, 7, 8]) == ([0, -1, -1], 0, [1, -7, -7, -7])

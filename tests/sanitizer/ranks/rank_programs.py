@@ -15,7 +15,9 @@ from harness.sanitizer.ranks.host import RankHost
 Program = Callable[[int], Any]
 
 
-def run_ranks(folder: Path, count: int, program: Program) -> tuple[list[str], list[Any]]:
+def run_ranks(
+    folder: Path, count: int, program: Program, **limits: Any
+) -> tuple[list[str], list[Any]]:
     """Return the problems of a program on so many ranks, and its result on each."""
 
     def run_program(rank: int) -> None:
@@ -23,7 +25,7 @@ def run_ranks(folder: Path, count: int, program: Program) -> tuple[list[str], li
         torch.cuda.set_device(rank)
         (folder / f"{rank}.json").write_text(json.dumps(program(rank)))
 
-    problems = RankHost(count, folder, run_program).run()
+    problems = RankHost(count, folder, run_program, **limits).run()
     files = [folder / f"{rank}.json" for rank in range(count)]
     return problems, [json.loads(file.read_text()) if file.exists() else None for file in files]
 

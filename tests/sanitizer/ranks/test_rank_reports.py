@@ -157,3 +157,16 @@ def test_a_rank_that_does_not_come_is_named_with_its_line(
     assert "rank 0 waits in all_reduce (sum) of float32 [1]" in waiting
     assert absent.startswith("  rank 1 is at ")
     assert " in wait_for_ever" in absent
+
+
+def test_a_rank_that_loads_may_work_alone_for_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "BUSY_SECONDS", 0.2)
+
+    def load(rank: int) -> None:
+        while time.process_time() < rank:
+            pass
+        dist.all_reduce(make_tensor(1.0))
+
+    assert run_ranks(tmp_path, 2, load, get_busy_seconds=lambda rank: 30.0)[0] == []
