@@ -34,13 +34,6 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def _schedulers_run_on_the_virtual_gpu() -> None:
-    setups.skip_without_virtual_gpu()
-    setups.skip_on_unknown_releases()
-    setups.import_scheduler()  # what ran before forks did so, where there are any
-
-
-@pytest.fixture(autouse=True)
 def _a_review_sees_what_is_scheduled(
     record_property: Callable[[str, object], None],
 ) -> Iterator[None]:

@@ -21,13 +21,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _schedulers_run_on_the_virtual_gpu() -> None:
-    setups.skip_without_virtual_gpu()
-    setups.skip_on_unknown_releases()
-    setups.import_scheduler()  # what ran before forks did so, where there are any
-
-
 @pytest.mark.xfail(strict=True, raises=WrongAnswer, reason="ids are compared by their beginning")
 def test_an_abort_ends_no_request_of_a_longer_id() -> None:
     submits = (Submit(count=8), Submit(base=1, count=8, extends=True))
