@@ -14,6 +14,7 @@ import importlib.util
 import os
 import sys
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 from harness.core import device
@@ -33,13 +34,16 @@ LM_HEAD_SCALE = 8.0  # for the last layer, so that logits differ enough to choos
 EXPERT_SCALE = 0.125  # for experts, so that no tie between two decides the answer
 
 # The modules that choose between the tree kernels, in any release.
+TREE_MODULES = (
+    "sglang.kernels.ops.speculative.spec_tree",
+    "sglang.srt.speculative.triton_ops.spec_tree",
+)
 _TREE_KERNEL_MODULES = (
+    *TREE_MODULES,
     "sglang.srt.speculative.eagle_utils",
     "sglang.srt.speculative.spec_utils",
     "sglang.srt.speculative.eagle_worker_common",
     "sglang.kernels.ops.speculative.cache_locs",
-    "sglang.kernels.ops.speculative.spec_tree",
-    "sglang.srt.speculative.triton_ops.spec_tree",
     "sglang.srt.speculative.triton_ops.cache_locs",
     "sglang.srt.mem_cache.allocation",
 )
@@ -65,7 +69,7 @@ def apply_adaptations(names: list[str]) -> None:
         _run_kernels_on_cpu(checked=CHECKED_KERNELS in names)
     for name in names:
         if name != CHECKED_KERNELS:
-            {TREE_KERNELS: _use_triton_tree_kernels, RANDOM_WEIGHTS: _randomize_dummy_weights}[
+            {TREE_KERNELS: use_triton_tree_kernels, RANDOM_WEIGHTS: _randomize_dummy_weights}[
                 name
             ]()
 
@@ -91,15 +95,17 @@ def read_requested_names() -> list[str]:
     return [name for name in os.environ.get(ADAPTATIONS_VARIABLE, "").split(",") if name]
 
 
-def _use_triton_tree_kernels() -> None:
+def use_triton_tree_kernels(modules: Sequence[str] = _TREE_KERNEL_MODULES) -> None:
+    """Have these modules launch what SGLang launches on an XPU."""
     adapted = []
-    for name in _TREE_KERNEL_MODULES:
+    for name in modules:
         try:
             module: Any = importlib.import_module(name)
         except ModuleNotFoundError:
             continue
-        if hasattr(module, "_is_cpu"):
-            module._is_cpu = False
+        for other in ("_is_cpu", "_is_cuda"):
+            if hasattr(module, other):
+                setattr(module, other, False)
         if hasattr(module, "_is_xpu") and any(hasattr(module, kernel) for kernel in _XPU_FUNCTIONS):
             module._is_xpu = True
             adapted.append(name)
