@@ -188,6 +188,23 @@ def make_zoo_runs() -> str:
     return make_table(f"{head} | Triton kernels under check | {verdicts} | time", rows)
 
 
+def make_zoo_cards() -> str:
+    record = load_record("cards-zoo-h200")
+    rows = record["rows"].values()
+    holding = [row for row in rows if row["ranks"] == "holds"]
+    failing = [name for name, row in record["rows"].items() if row["ranks"] == "fails"]
+    parts = [row["ranks error"] / row["ranks tolerance"] for row in holding]
+    counts = Counter(row["ranks"] for row in rows)
+    release = record["machine"]["versions"]["sglang"]
+    return (
+        f"SGLang {release} in {record['dtype']} on two H200, {record['layout']} over NCCL: of "
+        f"{len(rows)} rows {len(rows) - counts['not run']} load on one card, and {len(holding)} "
+        f"give its logits on two, within {max(parts):.2f} of their tolerance. "
+        f"{', '.join(failing)} differ, {counts['stopped']} stop. A row stops on one card where "
+        "SGLang's kernels do not have its tiny sizes or its type."
+    )
+
+
 def make_reached_kernels() -> str:
     text = read_record_text(RECORDED / "kernels-0.5.23.json.xz")
     inventory = msgspec.json.decode(text, type=KernelInventory)
@@ -226,6 +243,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "same-odds": make_same_odds,
     "covering": make_covering,
     "zoo-runs": make_zoo_runs,
+    "zoo-cards": make_zoo_cards,
     "reached-kernels": make_reached_kernels,
     "false-proofs": make_false_proofs,
 }
