@@ -1,7 +1,7 @@
-"""Plants each fault of `rank_faults.yaml` in its row over ranks; prints what the ranks gave, as JSON.
+"""Plants each fault of `rank_faults.yaml` in its row; prints what the ranks gave, as JSON.
 
-Run by a release's Python. Each row is loaded on one rank once, in a fork of this process; a fault is
-a toggle that is reverted in there while the row's ranks are forked.
+Run by a release's Python. Each row is loaded on one rank once, in a fork of this process; a fault
+is a toggle that is reverted in there while the row's ranks are forked.
 """
 
 from __future__ import annotations

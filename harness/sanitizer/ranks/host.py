@@ -125,8 +125,7 @@ class RankHost:
         sum_order: str = IN_ORDER,
     ) -> None:
         """`get_busy_seconds`: the limit of a rank, which is longer while it loads a model."""
-        self._sum_order = sum_order
-        self._folder = folder
+        self._folder, self._sum_order = folder, sum_order
         self._run = run
         self._get_busy_seconds = get_busy_seconds
         self.problems: list[str] = []  # the first is the cause
