@@ -60,7 +60,7 @@ def run_row(name: str, faults: list[dict[str, str]]) -> None:
             print(json.dumps({"fault": spread, "words": words}), flush=True)
         for fault in faults:
             layout = read_layout(fault["row"])
-            with plant(fault) as planted:
+            with make_fault(fault) as planted:
                 words = row.compare(layout)
             print(json.dumps({**fault, "words": words, "reach": planted.reach}), flush=True)
 
@@ -71,7 +71,7 @@ def read_layout(row: str) -> RankLayout:
     return RankLayout(**sizes, enable_dp_attention="dp" in sizes)
 
 
-def plant(fault: dict[str, str]) -> ToggleContext:
+def make_fault(fault: dict[str, str]) -> ToggleContext:
     edit = ToggleEdit(fixed=fault["fixed"], buggy=fault["buggy"])
     variant = ToggleVariant(releases=">=0.5.9", target=fault["in"], edits=(edit,))
     words = (

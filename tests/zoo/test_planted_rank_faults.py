@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, dict[str, Any]]:
+def planted_runs() -> dict[str, dict[str, Any]]:
     """What the ranks gave under each fault."""
     finished = subprocess.run(
         [RELEASE.python, "-P", HERE / "rank_fault_program.py"],
@@ -50,14 +50,16 @@ def test_at_least_thirty_faults_have_names_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault["fault"])
-def test_a_fault_of_ranks_is_named(fault: dict[str, str], found: dict[str, dict[str, Any]]) -> None:
-    words = found[fault["fault"]]["words"]
+def test_a_fault_of_ranks_is_named(
+    fault: dict[str, str], planted_runs: dict[str, dict[str, Any]]
+) -> None:
+    words = planted_runs[fault["fault"]]["words"]
     assert words.startswith(fault.get("says", OFF)), words
     assert "still" not in words.partition("\n")[0], "a time-out names nothing"
 
 
 def test_each_row_gives_what_one_rank_gives_without_a_fault(
-    found: dict[str, dict[str, Any]],
+    planted_runs: dict[str, dict[str, Any]],
 ) -> None:
     rows = {fault["row"] for fault in FAULTS}
-    assert {row: found[row]["words"] for row in rows} == dict.fromkeys(rows, "")
+    assert {row: planted_runs[row]["words"] for row in rows} == dict.fromkeys(rows, "")
