@@ -32,35 +32,6 @@ if sys.argv[2] == "mute":
 open(sys.argv[1], "a").write(f"{os.getpid()}\\n")
 time.sleep(600)
 """
-# What a rank runs; its file lies where SGLang's scheduler lies.
-SCHEDULER = """
-import os, sys
-
-def first_place():
-    os.write(1, b"."), os.read(0, 1)  # which nobody ever writes
-
-def second_place():
-    os.write(1, b"."), os.read(0, 1)
-
-{"first": first_place, "second": second_place}[sys.argv[1]]()
-"""
-
-
-def start_ranks(folder: Path) -> bool:
-    """Start two ranks that hang at the next place in a file; without one this server answers."""
-    places = (folder / "places").read_text().split()
-    (folder / "places").write_text(" ".join(places[1:]))
-    file = folder / "sglang/srt/managers/scheduler.py"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(SCHEDULER)
-    for rank in range(2 if places else 0):
-        words = [f"sglang::scheduler_TP{rank}", "-X", "faulthandler", str(file), places[0]]
-        started = subprocess.Popen(
-            words, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert started.stdout is not None
-        assert started.stdout.read(1) == b"."
-    return bool(places)
 
 
 def answer_of(prompt: str) -> str:
@@ -195,8 +166,6 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for how in be.get("brood", ()):
         subprocess.Popen([sys.executable, "-c", PERSIST, be["pids"], how])
-    if (folder := be.get("ranks")) and start_ranks(Path(folder)):
-        be["hang"] = [1, 1]
     fake = Fake(be)
     # The names of these variables are the harness's; most servers need none of its modules.
     if os.environ.get("UNFIX_DEVICE") == "virtual":

@@ -9,6 +9,7 @@ import pytest
 from harness.core.errors import UnfixError
 from harness.runs.zoo.architecture import Architecture, KnownFailure
 from harness.runs.zoo.rank_layout import RankLayout
+from harness.store.zoo.values import ZooClaim, list_claims
 
 
 def test_each_data_parallel_rank_has_a_batch_of_its_own() -> None:
@@ -16,6 +17,13 @@ def test_each_data_parallel_rank_has_a_batch_of_its_own() -> None:
     assert [layout.find_batch(rank) for rank in range(layout.count)] == [0, 0, 1, 1]
     assert str(layout) == "tp 4, dp attention 2"
     assert layout.list_server_words()[:4] == ["--tp-size", "4", "--dp-size", "2"]
+
+
+def test_idle_ranks_are_claimed_of_data_parallel_ones_alone() -> None:
+    layout = RankLayout(tp=2, dp=2, enable_dp_attention=True)
+    assert layout.claims == (ZooClaim.RANKS, ZooClaim.IDLE)
+    assert set(layout.claims) < set(list_claims(str(layout)))
+    assert ZooClaim.IDLE not in {*RankLayout(tp=2).claims, *list_claims("tp 2"), *list_claims("")}
 
 
 def test_the_last_stage_has_the_logits() -> None:

@@ -23,3 +23,8 @@ def test_directions_take_lists_of_ids(command: str) -> None:
     assert (arguments.revert, arguments.enable) == (["27460", "24617"], ["a", "b"])
     with pytest.raises(CommandLineError, match="',' names no toggle"):
         parser.parse_args([command, "--revert", ","])
+
+
+def test_an_order_of_sums_needs_several_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["zoo", "llama", "--sum-order", "reversed"]) == 2
+    assert "--sum-order is of several ranks: add --tp" in capsys.readouterr().err

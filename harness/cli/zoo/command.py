@@ -21,6 +21,7 @@ from harness.runs.zoo.rank_layout import RankLayout
 from harness.runs.zoo.release_changes import ZooChanges
 from harness.runs.zoo.request import ZooRequest, ZooWorkerRequest
 from harness.sanitizer.device.cards import get_card
+from harness.sanitizer.ranks.messages import IN_ORDER, SUM_ORDERS
 from harness.store.database import Store
 from harness.store.zoo.table import ZooTable
 from harness.store.zoo.values import ArchitectureResult, ZooRun
@@ -80,6 +81,12 @@ def add_layout(parser: argparse.ArgumentParser) -> None:
     ):
         group.add_argument(f"--{option}", type=int, metavar="N", help=words)
     group.add_argument("--enable-dp-attention", action="store_true", help="as SGLang's option")
+    group.add_argument(
+        "--sum-order",
+        choices=SUM_ORDERS,
+        default=IN_ORDER,
+        help="from which rank on parts are added: another order rounds otherwise",
+    )
 
 
 def read_layout(arguments: argparse.Namespace) -> RankLayout:
@@ -173,7 +180,8 @@ def find_stored_run(target: ReleaseTarget, request: ZooRequest) -> ZooRun | None
 def digest_work(target: ReleaseTarget, request: ZooRequest) -> str:
     """Digest the code and the settings of a run; '' if the release itself may change."""
     code = guard_runs.digest_lane_code(target, request.toggles)
-    settings = str(request.seconds), str(request.layout), request.features, *request.check
+    layout = str(request.layout), request.sum_order
+    settings = str(request.seconds), *layout, request.features, *request.check
     return compute_digest(code, *settings) if code else ""
 
 
@@ -198,6 +206,7 @@ def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> ZooRun:
             families=families,
             check=request.check,
             layout=request.layout,
+            sum_order=request.sum_order,
             features=request.features,
             mended=mended,
         )

@@ -15,12 +15,7 @@ import msgspec
 from harness.guards.verdicts import REQUIRED_FAILURES
 from harness.runs.eval import fault_evidence
 from harness.runs.eval.configuration_checks import TRANSFORMERS_ENGINE
-from harness.runs.eval.job_session import (
-    HANG_PROBE_SECONDS,
-    AnotherStandstill,
-    JobSession,
-    RequestMore,
-)
+from harness.runs.eval.job_session import HANG_PROBE_SECONDS, JobSession, RequestMore
 from harness.runs.eval.lm_eval_scorer import LmEvalScorer
 from harness.runs.eval.serving_job import ServingJob, ServingSettings, make_server_setup
 from harness.store.eval.values import RepeatedRun, ServedConfiguration
@@ -93,14 +88,10 @@ class EvaluationServers:
         served.repeated = []
         if fault_evidence.explain_failure_without_evidence(served.failure):
             return
-        hang = served.failure if served.failure.startswith(f"{server.HANG_PREFIX}:") else ""
 
         def repeat(number: int) -> RepeatedRun:
             name = f"{job.name}, again {number}"  # of its folder: each log is kept
-            try:
-                again = self._serve_again(replace(job, name=name, known_hang=hang), release, served)
-            except AnotherStandstill:  # no evidence before its limits are over
-                again = self._serve_again(replace(job, name=f"{name}, whole"), release, served)
+            again = self._serve_again(replace(job, name=name), release, served)
             return RepeatedRun(again.answers, again.failure)
 
         numbers = range(1, REQUIRED_FAILURES)
@@ -208,9 +199,6 @@ class EvaluationServers:
                 self._all_scorers.append(scorer)
         try:
             yield scorer
-        except AnotherStandstill:  # it has replied to each request
-            self._idle_scorers.put(scorer)
-            raise
         except BaseException:
             scorer.end()  # its next reply could belong to this request
             raise

@@ -18,16 +18,10 @@ from harness.runs.eval.fault_evidence import ItemsByTask
 from harness.runs.eval.lm_eval_scorer import LmEvalScorer
 from harness.runs.eval.serving_job import ServingJob, ServingSettings
 from harness.store.eval.values import ItemAnswer, RepeatedRun, ServedConfiguration
-from harness.workers.servers.rank_standstill import StandstillWatch
 from harness.workers.servers.server import SglangServer
 
 HANG_PROBE_SECONDS = 60.0  # limit for one token; a slower server hangs
 RequestMore = Callable[[ServedConfiguration], ItemsByTask]  # the items that follow a batch
-
-
-class AnotherStandstill(Exception):
-    """The ranks of a repetition stood still, and not as in the hang that it repeats: at another
-    place, or after their last answer."""
 
 
 @dataclass(frozen=True)
@@ -45,21 +39,12 @@ class JobSession:
         job, served = self.job, self.served
         batch = job.items_by_task
         while batch:
-            # What a GPU does is not seen by the kernel's counts. A first hang has nothing to be
-            # compared with: it keeps its limits.
-            is_watched = bool(job.known_hang) and self.settings.device != "cuda"
-            watch = StandstillWatch(self.server, enabled=is_watched)
             try:
-                with watch:
-                    answers = self._ask_batch(batch, job.concurrency)
+                answers = self._ask_batch(batch, job.concurrency)
                 served.answers += answers
             finally:
-                if death := self._describe_death():
-                    served.failure = watch.hang or death
-            has_errors = any(answer.error for answer in answers)
-            if watch.hang and (watch.hang != job.known_hang or not has_errors):
-                raise AnotherStandstill(watch.hang)
-            if not served.failure and has_errors:
+                served.failure = self._describe_death()
+            if not served.failure and any(answer.error for answer in answers):
                 served.failure = self._probe_server()
             if served.failure:
                 return

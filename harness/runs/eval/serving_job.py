@@ -62,7 +62,6 @@ class ServingJob:
     fault_items: ItemsByTask = field(default_factory=dict)  # items that fail with planted faults
     server_arguments: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
-    known_hang: str = ""  # it repeats this hang, and ends where the ranks stand still as they did
 
 
 def make_server_setup(job: ServingJob, settings: ServingSettings, release: str) -> ServerSetup:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from harness.core.errors import UnfixError
+from harness.store.zoo.values import ZooClaim
 
 MOST_RANKS = 8
 REQUESTS = 4  # that a rank has at a time
@@ -31,6 +32,11 @@ class RankLayout(msgspec.Struct, frozen=True):
             raise UnfixError("--dp and --enable-dp-attention go together")
         if self.count > MOST_RANKS:
             raise UnfixError(f"{self.count} ranks are more than {MOST_RANKS}")
+
+    @property
+    def claims(self) -> tuple[ZooClaim, ...]:
+        """The claims about ranks: one batch each."""
+        return (ZooClaim.RANKS, ZooClaim.IDLE) if self.dp > 1 else (ZooClaim.RANKS,)
 
     @property
     def count(self) -> int:

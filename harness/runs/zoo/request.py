@@ -12,6 +12,7 @@ from harness.runs.zoo.architecture import Architecture
 from harness.runs.zoo.features import STRENGTHS, choose_combinations
 from harness.runs.zoo.rank_layout import ONE_RANK, RankLayout
 from harness.sanitizer.launches import LAUNCH_CHECKS
+from harness.sanitizer.ranks.messages import IN_ORDER
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class ZooRequest:
     check: list[str]  # checks of launches: graphs, streams
     since: str | None = None  # the release to compare with
     layout: RankLayout = ONE_RANK
+    sum_order: str = IN_ORDER  # of the ranks' parts
     features: str = ""  # "each" of an architecture, "pairs" of them, or combinations by name
 
     def __post_init__(self) -> None:
@@ -44,6 +46,8 @@ class ZooRequest:
             raise UnfixError("--since compares models on one rank: leave out --tp and --pp")
         if self.layout.count > 1 and self.features:
             raise UnfixError("--features serves models on one rank: leave out --tp and --pp")
+        if self.layout.count == 1 and self.sum_order != IN_ORDER:
+            raise UnfixError("--sum-order is of several ranks: add --tp")
         if self.features and self.features not in STRENGTHS:
             choose_combinations(self.features)
         unknown = [word for word in self.check if word not in LAUNCH_CHECKS]
@@ -67,5 +71,6 @@ class ZooWorkerRequest(msgspec.Struct):
     families: list[str] = []  # of kernels; their numbers follow those of the architectures
     check: list[str] = []
     layout: RankLayout = ONE_RANK
+    sum_order: str = IN_ORDER
     features: str = ""
     mended: list[str] = []  # the pages of findings whose fix is enabled

@@ -45,7 +45,7 @@ class ArchitectureFork:
     def __init__(self, request: ZooWorkerRequest, number: int) -> None:
         self.architecture = request.architectures[number]
         self.seconds, self.check = request.seconds, tuple(request.check)
-        self.layout = request.layout
+        self.layout, self.sum_order = request.layout, request.sum_order
         self.folder = Path(request.folder) / str(number)
         self.features = request.features
 
@@ -84,7 +84,7 @@ class ArchitectureFork:
         model_folder = self.folder / f"model-{graphs}"
         model_folder.mkdir()
         run = claims.ArchitectureRun(
-            self.architecture, model_folder, graphs, self.check, self.layout
+            self.architecture, model_folder, graphs, self.check, self.layout, self.sum_order
         )
         result: ArchitectureResult | None = None
         try:

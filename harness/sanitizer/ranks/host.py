@@ -29,6 +29,7 @@ from harness.sanitizer.device import cards, process_group
 from harness.sanitizer.device.callers import is_own_code
 from harness.sanitizer.ranks import group, reports
 from harness.sanitizer.ranks.messages import (
+    IN_ORDER,
     Call,
     Collective,
     HostAnswer,
@@ -121,9 +122,10 @@ class RankHost:
         folder: Path,
         run: Callable[[int], object],
         get_busy_seconds: Callable[[int], float] = lambda rank: BUSY_SECONDS,
+        sum_order: str = IN_ORDER,
     ) -> None:
         """`get_busy_seconds`: the limit of a rank, which is longer while it loads a model."""
-        self._folder = folder
+        self._folder, self._sum_order = folder, sum_order
         self._run = run
         self._get_busy_seconds = get_busy_seconds
         self.problems: list[str] = []  # the first is the cause
@@ -284,7 +286,7 @@ class RankHost:
             for call in ordered
         ]
         root = first.members.index(first.peer) if first.peer >= 0 else 0
-        results = compute_results(first.collective, first.operation, root, inputs)
+        results = compute_results(first.collective, first.operation, root, inputs, self._sum_order)
         for call, member, tensors in zip(ordered, first.members, results, strict=True):
             tensors = tensors if call.outputs else []
             if wrong := reports.find_unfitting_output(call, member, tensors):

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
+IN_ORDER, REVERSED = SUM_ORDERS = ("in-order", "reversed")  # of the parts of ranks
 _LENGTH_BYTES = 8
 
 

@@ -1,7 +1,7 @@
 """What a collective gives each member, from what all members brought: on the CPU, in rank order.
 
-Sums begin with rank 0's part and add the others in their order, each rounded to the tensors' type:
-so every rank gets the same bits, in every run.
+Sums begin with rank 0's part and add the others in their order (or begin with the last rank's, on
+demand), each rounded to the tensors' type: so every rank gets the same bits, in every run.
 
     compute_results(ALL_REDUCE, "sum", 0, [[a], [b]])     # [[a + b], [a + b]]
     compute_results(ALL_TO_ALL, "", 0, [[a, b], [c, d]])  # [[a, c], [b, d]]
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from harness.sanitizer.ranks.messages import Collective
+from harness.sanitizer.ranks.messages import IN_ORDER, REVERSED, Collective
 
 Tensors = list[torch.Tensor]
 Inputs = Sequence[Tensors]  # by member
@@ -37,11 +37,13 @@ def reduce_parts(operation: str, parts: Tensors) -> torch.Tensor:
 
 
 def compute_results(
-    collective: Collective, operation: str, root: int, inputs: Inputs
+    collective: Collective, operation: str, root: int, inputs: Inputs, order: str = IN_ORDER
 ) -> list[Tensors]:
-    """Return what each member gets; `root` is a place in the group."""
+    """Return what each member gets; `root` is a place in the group, `order` is of sums."""
     count = len(inputs)
     columns = list(zip(*inputs, strict=True)) if collective in _BY_COLUMN else []
+    if order == REVERSED and collective in REDUCTIONS:
+        columns = [column[::-1] for column in columns]
     match collective:
         case Collective.ALL_REDUCE:
             return [[reduce_parts(operation, list(column)) for column in columns]] * count

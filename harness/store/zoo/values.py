@@ -26,15 +26,24 @@ class ZooClaim(StrEnum):
     RECOMPUTE = "recompute"  # a retracted request, extended again, goes on as if it had stayed
     GRAPH = "graph"  # a replayed decode graph gives what eager decoding gives
     RANKS = "several ranks"  # a model spread over ranks gives what one rank gives
+    IDLE = "idle ranks"  # data-parallel ranks that begin later or end earlier give it, too
     MEMORY = "memory checks"  # no launch reads or writes out of bounds, overflows or races
 
 
 FAMILY_CLAIMS = (ZooClaim.STARTS, ZooClaim.FORMULA, ZooClaim.MEMORY)
 ARCHITECTURE_CLAIMS = tuple(
-    claim for claim in ZooClaim if claim not in (ZooClaim.FORMULA, ZooClaim.RANKS)
+    claim for claim in ZooClaim if claim not in (ZooClaim.FORMULA, ZooClaim.RANKS, ZooClaim.IDLE)
 )
 # Where a model is spread over ranks, that is what is tested; one rank alone is another run.
 RANK_CLAIMS = (ZooClaim.STARTS, ZooClaim.REFERENCE, ZooClaim.RANKS, ZooClaim.MEMORY)
+IDLE_RANK_CLAIMS = (*RANK_CLAIMS[:-1], ZooClaim.IDLE, ZooClaim.MEMORY)
+
+
+def list_claims(ranks: str) -> tuple[ZooClaim, ...]:
+    """List the claims about a model that is spread so: '', "tp 2", "tp 2, dp attention 2"."""
+    if "dp attention" in ranks:
+        return IDLE_RANK_CLAIMS
+    return RANK_CLAIMS if ranks else ARCHITECTURE_CLAIMS
 
 
 CLAIM_VERDICTS = (Verdict.HOLDS, Verdict.FAILS, Verdict.KNOWN, Verdict.UNTESTED)
@@ -133,9 +142,7 @@ class ArchitectureResult(msgspec.Struct):
 
     @property
     def claims_to_test(self) -> tuple[ZooClaim, ...]:
-        if self.is_family:
-            return FAMILY_CLAIMS
-        return RANK_CLAIMS if self.ranks else ARCHITECTURE_CLAIMS
+        return FAMILY_CLAIMS if self.is_family else list_claims(self.ranks)
 
     def _is_stopped_by_memory(self, claim: ZooClaim) -> bool:
         """Return whether a memory check ended the claim, which is red or known by itself."""
@@ -192,7 +199,7 @@ class ZooRun(LaneRun, kw_only=True):
 
     @property
     def model_claims(self) -> tuple[ZooClaim, ...]:
-        return RANK_CLAIMS if self.ranks else ARCHITECTURE_CLAIMS
+        return list_claims(self.ranks)
 
     @property
     def families(self) -> list[ArchitectureResult]:

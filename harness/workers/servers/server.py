@@ -53,7 +53,6 @@ DEFAULT_ENVIRONMENT = {
 DATA_PARALLEL_PORT_OFFSETS = range(233, 243)
 STOP_TIMEOUT = 15.0
 EXIT_RECORD_TIMEOUT = 10.0  # for a supervisor to record how its server ended
-HANG_PREFIX = "hang"
 _LOG_TAIL_BYTES = 60_000
 # The last line of a traceback.
 _ERROR_LINE = re.compile(
@@ -265,7 +264,7 @@ class SglangServer:
         """Return the stacks of the ranks of a server that hangs; this aborts its processes."""
         found = rank_stacks.dump_rank_stacks(self._pid, self.log)
         places = "; ".join(map(str, found)) or "no rank has a stack"
-        return f"{HANG_PREFIX}: {places}"
+        return f"hang: {places}"
 
     def read_check_reports(self) -> report_files.CheckSummary | None:
         """Return the reports of the checks of its compiled kernels."""

@@ -13,6 +13,7 @@ from rank_programs import make_tensor, run_ranks
 from harness import checking
 from harness.core import preparation
 from harness.sanitizer.ranks import host
+from harness.sanitizer.ranks.messages import REVERSED, SUM_ORDERS
 
 
 def make_filled(count: int, value: float = 0.0) -> torch.Tensor:
@@ -103,15 +104,18 @@ def test_each_collective_gives_what_it_is_defined_to_give(tmp_path: Path) -> Non
         assert result == {name: pair[rank] for name, pair in EXPECTED.items()}
 
 
-def test_a_sum_is_added_in_the_order_of_the_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", SUM_ORDERS)
+def test_a_sum_is_added_in_the_order_of_the_ranks_or_the_other(tmp_path: Path, order: str) -> None:
     parts = [1e8, -1e8, 1.0]  # in float32, the third may only be added last
+    if order == REVERSED:
+        parts.reverse()
 
     def add_up(rank: int) -> Any:
         own = make_tensor(parts[rank])
         dist.all_reduce(own)
         return [own.item(), str(own.device), torch.cuda.device_count()]
 
-    problems, results = run_ranks(tmp_path, 3, add_up)
+    problems, results = run_ranks(tmp_path, 3, add_up, sum_order=order)
     assert problems == []
     assert results == [[1.0, f"cuda:{rank}", 3] for rank in range(3)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from calling import PATIENCE_SECONDS, wait_until
 
 from harness.core import processes
-from harness.workers.servers import rank_stacks, rank_standstill
+from harness.workers.servers import rank_stacks
 
 FILES = {
     "sglang/srt/managers/scheduler.py": """
@@ -54,20 +55,19 @@ for rank in ranks:
 """
 
 
-def wait_until_it_stands_still(name: str, supervisor_pid: int, log: Path) -> None:
-    """Wait until a rank is in its endless wait."""
+def wait_until_it_sleeps(name: str, supervisor_pid: int) -> None:
+    """Wait until the main thread of a rank sleeps and is not woken for half a second."""
     pid = dict(rank_stacks.list_ranks(supervisor_pid))[name]
-    before = rank_standstill.read_rank_activities(supervisor_pid)
-    ends = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        assert time.monotonic() < ends, log.read_text()
-        time.sleep(rank_standstill.POLL_SECONDS)
-        after = rank_standstill.read_rank_activities(supervisor_pid)
-        # TP1 goes on; both seem to stand still while it gets no processor.
-        stands = not after[pid].has_moved(before[pid])
-        if stands and not rank_standstill.stand_still(before, after):
-            return
-        before = after
+    before: list[str] = []
+
+    def is_asleep() -> bool:
+        nonlocal before
+        status = Path(f"/proc/{pid}/task/{pid}/status").read_text().splitlines()
+        time.sleep(0.5)
+        last, before = before, [line for line in status if re.match("State|.*switches", line)]
+        return before == last and "S" in before[0].split()
+
+    wait_until(is_asleep)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def hung(tmp_path: Path) -> Iterator[tuple[int, Path]]:
         while log.read_text().count("ready") < 2:
             assert time.monotonic() < ends, log.read_text()
             time.sleep(0.1)
-        wait_until_it_stands_still("TP0", process.pid, log)
+        wait_until_it_sleeps("TP0", process.pid)
         yield process.pid, log
     finally:
         for pid in [*processes.iterate_descendants(process.pid), process.pid]:
