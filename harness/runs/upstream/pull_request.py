@@ -20,6 +20,7 @@ from harness.runs.upstream.verification import (
     SideOutcome,
     Verification,
     VerifiedState,
+    find_launches,
 )
 
 _LINK = re.compile(r"\[([^]]+)\]\([\w-]+\.md\)")  # to another finding's page
@@ -75,7 +76,8 @@ def _list_sections(item: PatchedFinding, result: Verification, release: str) -> 
     texts = [e for e in finding.evidence if not isinstance(e, RecordedEvidence)]
     yield "\n".join(f"- {_LINK.sub(_LINK_TEXT, _join_lines(text))}" for text in texts)
     if fix.cost:
-        yield f"## Cost of the fix\n\n{_join_sentence(fix.cost)}"
+        cost = describe_launches(item, release)
+        yield f"## Cost of the fix\n\n{_join_sentence(fix.cost)}\n\n{cost}"
     yield f"## Tests run\n\n{describe_tests(item, result, release)}"
     threads = [
         f"- #{thread.number}: {_join_lines(thread.says)}" for thread in finding.upstream.threads
@@ -104,6 +106,20 @@ def _quote_error(outcome: SideOutcome) -> str:
     _, error, message = outcome.bad[0]
     lines = [line for line in message.splitlines() if line.strip()]
     return "\n    ".join([f"{error}: {lines[0] if lines else ''}", *lines[1:4]])
+
+
+def describe_launches(item: PatchedFinding, release: str) -> str:
+    found = find_launches(item, release)
+    if found is None:
+        command = f"unfix upstream {item.finding.name} --record --device cuda"
+        return f"**Not measured with this patch**: needs a GPU: `{command}`."
+    gpu, timed = found
+    rows = [
+        (label, f"{time:.2f}", f"{timed.patched[label]:.2f}")
+        for label, time in timed.released.items()
+    ]
+    head = (f"µs a launch in a CUDA graph, {gpu}, {timed.date}", "as released", "with `fix.patch`")
+    return pages.format_table(head, rows)
 
 
 def describe_tests(item: PatchedFinding, result: Verification, release: str) -> str:
