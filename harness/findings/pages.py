@@ -68,9 +68,10 @@ def make_index(findings: Iterable[Finding]) -> str:
 
 
 def _make_entry(finding: Finding) -> str:
-    has_fix = "" if finding.fix.toggle else ", no fix yet"
-    where = f"`{finding.releases}`{has_fix}; {cut_clause(finding.reach)}"
-    return f"- [{finding.title}](findings/{finding.name}.md): {where}"
+    notes = [cut_clause(finding.reach.partition(": ")[0])]
+    notes += ["no fix yet"] * (not finding.fix.toggle)
+    notes += [f"`{finding.releases}`"] * ("<" in finding.releases)
+    return f"- [{finding.title}](findings/{finding.name}.md): {'; '.join(notes)}"
 
 
 def format_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
