@@ -188,6 +188,9 @@ def test_a_finding_of_a_kernel_says_what_its_fix_costs(project: Path) -> None:
     write_finding(project, "file: srt/models/gpt_j.py", "file: kernels/ops/heads.py")
     with pytest.raises(UnfixError, match="it changes a kernel: say in `cost` what that costs"):
         finding_files.load_findings()
+    write_finding(project, "{toggle: gptj-bias, ", "{toggle: gptj-bias, cost: nothing, ")
+    with pytest.raises(UnfixError, match=r"cost: write its launches, .*launches/gptj_bias\.py"):
+        finding_files.load_findings()
 
 
 def test_each_toggle_and_test_belongs_to_a_finding(project: Path) -> None:

@@ -5,9 +5,12 @@ Each way in which a test shows nothing is refused with its reason.
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +18,24 @@ import small_finding
 
 from harness.cli import upstream
 from harness.core import machine, paths
-from harness.core.errors import CommandLineError, PatchError
+from harness.core.errors import CommandLineError, NotReadyError, PatchError
 from harness.core.outcomes import Verdict
 from harness.findings import finding_files
+from harness.findings.schema import UpstreamThread
 from harness.fixes.registry import toggle_catalogue
-from harness.runs.upstream import accuracy, fix_patch, pull_request, verification
-from harness.runs.upstream.verification import PatchedFinding, Verification, VerifiedState
+from harness.runs.upstream import (
+    accuracy,
+    fix_patch,
+    pull_request,
+    test_process,
+    verification,
+)
+from harness.runs.upstream.verification import (
+    PatchedFinding,
+    SideOutcome,
+    Verification,
+    VerifiedState,
+)
 from harness.store.zoo.values import ArchitectureResult, ClaimResult, ZooClaim
 from harness.workers.release_target import ReleaseTarget
 
@@ -174,6 +189,54 @@ def test_a_test_for_cuda_alone_needs_the_record_of_a_gpu(
     assert verify_one(release)[1].state is VerifiedState.NEEDS_GPU
 
 
+def test_what_a_fix_costs_is_timed_on_both_sides_in_turns(
+    project: Path, release: ReleaseTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finding = small_finding.FINDING.replace("last-number, ", "last-number, cost: a sum, ")
+    small_finding.write_project(project, finding)
+    (project / "findings/launches").mkdir()
+    (project / "findings/launches/sums.py").write_text("LAUNCHES = {}\n")
+    (project / "bench/recorded").mkdir(parents=True)
+    [item], _ = upstream.make_patches(finding_files.load_findings(), release, None)
+    assert "**Not measured with this patch**" in pull_request.describe_launches(item, "0.5.23")
+    times, sides = iter((4.0, 5.0, 3.0, 6.0)), []
+
+    def run_file(lane: verification.CopyLane, file: Path) -> SideOutcome:
+        text = (lane.copy.import_folder / "sglang/srt/sums.py").read_text()
+        sides.append("patched" if "sum(numbers)" in text else "released")
+        return SideOutcome(ran=1, microseconds={"a launch": next(times)})
+
+    monkeypatch.setattr(verification.CopyLane, "_run_file", run_file)
+    monkeypatch.setattr(machine, "describe_gpus", lambda: "NVIDIA H200, 570.1")
+    verification.record_tests([item], release, 1, print)
+    assert sides == ["released", "patched", "released", "patched"]
+    assert "| a launch | 3.00 | 5.00 |" in pull_request.describe_launches(item, "0.5.23")
+    (project / "findings/launches/sums.py").write_text("LAUNCHES = {}  # others\n")
+    assert "**Not measured with this patch**" in pull_request.describe_launches(item, "0.5.23")
+    refused = SideOutcome("finds no GPU")
+    monkeypatch.setattr(verification.CopyLane, "_run_file", lambda lane, file: refused)
+    with pytest.raises(NotReadyError, match=r"not the time of .*sums\.py finds no GPU"):
+        verification.record_tests([item], release, 1, print)
+
+
+def test_launches_are_timed_by_their_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_gpu = [False, True, True]
+    cuda = SimpleNamespace(is_available=lambda: has_gpu.pop(0))
+    bench = SimpleNamespace(do_bench_cudagraph=lambda launch, **options: launch())
+    for name, module in (("torch", SimpleNamespace(cuda=cuda)), ("triton.testing", bench)):
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(testing=bench))
+    file = tmp_path / "sums.py"
+    file.write_text("LAUNCHES = {'one': lambda: 0.004}\n")
+    assert test_process.time_file(str(file), io.StringIO()) == {"problem": "finds no GPU"}
+    timed = test_process.time_file(str(file), io.StringIO())
+    assert timed == {"ran": 1, "microseconds": {"one": 4.0}}
+    file.write_text("LAUNCHES = {'one': lambda: 1 // 0}\n")
+    assert "ZeroDivisionError" in test_process.time_file(str(file), io.StringIO())["problem"]
+
+
 def test_a_patch_must_fit_the_checkout_that_is_named(
     project: Path, release: ReleaseTarget, tmp_path: Path
 ) -> None:
@@ -194,6 +257,10 @@ def test_the_index_counts_what_is_verified(project: Path, release: ReleaseTarget
     assert "[Sums: the last number is left out](sums/PR.md)" in text
     failed = replace(result, state=VerifiedState.FAILED, problem="passes as released")
     assert "PR.md" not in pull_request.make_index(findings, {"sums": failed}, {})  # nor is it there
+    thread = UpstreamThread(7, "open since May: the same")
+    assert pull_request.describe_thread(thread).endswith("/7) open since May")
+    said = UpstreamThread(7, "says that sums lack a number: yes")
+    assert pull_request.describe_thread(said).endswith("/7)")
     refused = pull_request.make_index(findings, {}, {"sums": "does not apply"})
     assert refused.startswith("# 0 of 1")
     assert "does not apply" in refused

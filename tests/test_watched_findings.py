@@ -77,3 +77,9 @@ def test_a_finding_that_ends_before_the_version_is_not_there_any_more(
     watched = watch_small(root, sums, ended)
     assert advice in watched.advice
     assert bool(watched.advice) == bool(advice)
+
+
+def test_a_finding_that_ended_is_fixed_whatever_its_code_is_now(root: Path) -> None:
+    ended = small_finding.FINDING.replace('">=0.5.9"', '">=0.5.9,<0.5.24"')
+    watched = watch_small(root, "def add_all(values):\n    return 0\n", ended, with_toggle=False)
+    assert (watched.state, watched.advice) == (WatchedState.FIXED, "")

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--record",
         action="store_true",
-        help="keep what tests that need a GPU did on one, or here what rows of the zoo do",
+        help="keep what tests do and fixes cost on a GPU, or here what rows of the zoo do",
     )
     options.add_device(parser)
     options.add_json(parser)
@@ -131,8 +131,8 @@ def verify_items(
     """Verify findings on one release, and write the folders of those that are not refuted."""
     lanes = guard_runs.choose_job_count(request.device)
     if request.record and request.device == "cuda":
-        items = [item for item in items if item.needs_gpu]
         file = verification.record_tests(items, target, lanes, options.report_status)
+        items = [item for item in items if item.needs_gpu]
         options.report_status(f"recorded in {file}")
     elif request.record:
         record_accuracy(items, target)

@@ -49,6 +49,11 @@ def get_test_file(name: str) -> Path:
     return get_findings_folder() / "upstream" / f"test_{name.replace('-', '_')}.py"
 
 
+def get_launches_file(name: str) -> Path:
+    """Return the file of the launches that are timed with and without a finding's fix."""
+    return get_findings_folder() / "launches" / f"{name.replace('-', '_')}.py"
+
+
 def is_test_file(file: Path) -> bool:
     return file.parent.resolve() == get_findings_folder() / "upstream"
 
@@ -125,6 +130,8 @@ def _list_problems(finding: Finding, proposed: set[str]) -> Iterator[tuple[tuple
         )
     if fix.toggle and not fix.cost and any(f.startswith("kernels/") for f in finding.files):
         yield ("fix",), "it changes a kernel: say in `cost` what that costs, as measured"
+    if fix.cost and not get_launches_file(finding.name).is_file():
+        yield ("fix", "cost"), f"write its launches, {get_launches_file(finding.name)}"
     for each in finding.evidence:
         record = each.record if isinstance(each, RecordedEvidence) else ""
         has_records = paths.project_folder() != paths.CARRIED_FOLDER  # of a wheel

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 from harness.findings.finding_files import get_test_file, needs_gpu
-from harness.findings.schema import Finding, RecordedEvidence
+from harness.findings.schema import Finding, RecordedEvidence, Severity
 
 THREADS = "https://github.com/sgl-project/sglang/issues"
 
@@ -28,7 +28,7 @@ def make_page(finding: Finding) -> str:
 def _list_facts(finding: Finding) -> Iterator[tuple[str, str]]:
     ran = f"; seen on {', '.join(finding.ran)}" if finding.ran else "; not run"
     is_said = finding.first.removesuffix(" or earlier") in finding.releases
-    first = "" if is_said else f"; first bad: {finding.first}"
+    first = "" if is_said else f"; first bad: {cut_clause(finding.first)}"
     files, functions = finding.files, finding.functions
     yield "severity", f"{finding.severity.value}; {finding.reach}"
     yield "releases", f"`{finding.releases}`{ran}{first}"
@@ -58,19 +58,33 @@ def cut_clause(text: str) -> str:
     return text.partition(";")[0].strip()
 
 
+_WITH_OPTIONS = {
+    "default": ", default options",
+    "opt-in": ", opt-in",
+    "": ", other options or models",
+}
+
+
 def make_index(findings: Iterable[Finding]) -> str:
-    """Make the list of docs/findings.md, in the order of the findings, by severity."""
+    """Make the lists of docs/findings.md, in the order of the findings, by severity and options."""
     parts = []
-    for severity, group in itertools.groupby(findings, key=lambda finding: finding.severity):
-        parts.append(f"**{severity.value.capitalize()}**")
+    for (severity, option), group in itertools.groupby(findings, key=_name_group):
+        with_options = _WITH_OPTIONS[option] if severity.needs_reproduction else ""
+        parts.append(f"**{severity.value.capitalize()}{with_options}**")
         parts.append("\n".join(map(_make_entry, group)))
     return "\n\n".join(parts)
 
 
+def _name_group(finding: Finding) -> tuple[Severity, str]:
+    severity = finding.severity
+    return severity, finding.option if severity.needs_reproduction else ""
+
+
 def _make_entry(finding: Finding) -> str:
-    has_fix = "" if finding.fix.toggle else ", no fix yet"
-    where = f"`{finding.releases}`{has_fix}; {cut_clause(finding.reach)}"
-    return f"- [{finding.title}](findings/{finding.name}.md): {where}"
+    notes = ["no fix yet"] * (not finding.fix.toggle)
+    notes += [f"`{finding.releases}`"] * ("<" in finding.releases)
+    more = f" ({', '.join(notes)})" if notes else ""
+    return f"- [{finding.title}](findings/{finding.name}.md){more}"
 
 
 def format_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -14,6 +14,7 @@ from packaging.specifiers import SpecifierSet
 
 from harness.fixes.registry.schema import PullRequest, Slug, Text
 
+_OPTIONS = ("default", "opt-in")
 Texts = Annotated[tuple[Text, ...], Meta(min_length=1)]
 
 
@@ -112,8 +113,13 @@ class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         return re.search(rf"\b{error_class}\b", words) is not None
 
     @property
+    def option(self) -> str:
+        """Return 'default' or 'opt-in', as its reach says of options, or ''."""
+        words = self.reach.lower()
+        return next((word for word in _OPTIONS if word in words), "")
+
+    @property
     def sort_key(self) -> tuple[int, int, str]:
         """The worst first; of one severity those with default options, then opt-in ones."""
-        words = self.reach.lower()
-        reach = next((n for n, word in enumerate(("default", "opt-in")) if word in words), 2)
-        return list(Severity).index(self.severity), reach, self.title.lower()
+        severity = list(Severity).index(self.severity)
+        return severity, [*_OPTIONS, ""].index(self.option), self.title.lower()

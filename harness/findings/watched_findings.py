@@ -83,6 +83,8 @@ def _find_state(
             ToggleState.STALE: (WatchedState.CHANGED, status.problem),
             ToggleState.ABSENT: (WatchedState.GONE, "the code is not there"),
         }[status.state]
+    if tree.version is not None and _ends_before(finding, tree.version):
+        return WatchedState.FIXED, f"its releases, {finding.releases}, end before"
     if not any(read_functions(finding, tree).values()):
         return WatchedState.GONE, "its functions are not there"
     if base is None:
@@ -90,6 +92,13 @@ def _find_state(
     if diff:
         return WatchedState.CHANGED, f"its functions differ from those of {base.name}"
     return WatchedState.STILL_THERE, f"its functions are those of {base.name}"
+
+
+def _ends_before(finding: Finding, version: Version) -> bool:
+    return any(
+        limit.operator in ("<", "<=") and not limit.contains(version, prereleases=True)
+        for limit in finding.specifier
+    )
 
 
 def compare_functions(finding: Finding, base: ReleaseSources, tree: ReleaseSources) -> str:

@@ -1,7 +1,8 @@
 """Runs test files of unittest in forks: a script for a release's Python, with nothing of ours.
 
 It reads a job from each line of its input, `{"file": path, "root": folder}`, and writes a line with
-what the file did: a test (`test_*.py`), or a script, whose exit code says whether the bug is there.
+what the file did: a test (`test_*.py`), the script `repro.py`, whose exit code says whether the bug
+is there, or launches of kernels to be timed on a GPU (`LAUNCHES` of any other file, by label).
 `root` holds the package that the fork imports. A release's first import takes seconds, most of them
 for other packages: with `--preload` forks find those imported, the first one the slow ones. Without
 it each fork begins bare, as CUDA needs it.
@@ -57,11 +58,12 @@ class TestRecord(unittest.TextTestResult):
 def run_file(file: str, root: str) -> dict[str, Any]:
     sys.path.insert(0, root)
     log = io.StringIO()
-    is_test = os.path.basename(file).startswith("test_")
-    answer = run_test(file, log) if is_test else run_script(file, log)
+    name = os.path.basename(file)
+    run = run_test if name.startswith("test_") else run_script if name == "repro.py" else time_file
+    answer = run(file, log)
     answer["log"] = log.getvalue()
     answer["sglang"] = getattr(sys.modules.get("sglang"), "__file__", "") or ""
-    names = [name for name in sys.modules if name not in ("sglang", os.path.basename(file)[:-3])]
+    names = [each for each in sys.modules if each not in ("sglang", name[:-3])]
     answer["foreign"] = [name for name in names if name.partition(".")[0] in ("harness", "unfix")]
     answer["modules"] = [name for name in names if name.partition(".")[0] != "sglang"]
     return answer
@@ -79,6 +81,24 @@ def run_script(file: str, log: io.StringIO) -> dict[str, Any]:
     except Exception as error:
         bad = [(os.path.basename(file), type(error).__name__, str(error))]
     return {"ran": 1, "bad": bad}
+
+
+def time_file(file: str, log: io.StringIO) -> dict[str, Any]:
+    """Time the launches of a file in a CUDA graph, so that none waits for this process."""
+    import torch
+    from triton.testing import do_bench_cudagraph
+
+    if not torch.cuda.is_available():
+        return {"problem": "finds no GPU"}
+    try:
+        launches = runpy.run_path(file)["LAUNCHES"]
+        times = {
+            label: 1000 * do_bench_cudagraph(launch, rep=200, return_mode="median")
+            for label, launch in launches.items()
+        }
+    except Exception as error:
+        return {"problem": f"ends with {type(error).__name__}: {error}"}
+    return {"ran": len(times), "microseconds": times}
 
 
 def run_test(file: str, log: io.StringIO) -> dict[str, Any]:

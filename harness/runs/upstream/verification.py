@@ -7,6 +7,7 @@ patch, test and release.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -24,6 +25,7 @@ import msgspec
 
 from harness.core import machine, paths
 from harness.core.code_digest import compute_digest
+from harness.core.errors import NotReadyError
 from harness.core.git_repository import strip_git_variables
 from harness.core.wording import format_count
 from harness.findings import finding_files
@@ -46,6 +48,7 @@ class SideOutcome(msgspec.Struct, frozen=True):
     skipped: list[str] = []
     foreign: list[str] = []  # modules of this project
     sglang: str = ""  # the file of the package
+    microseconds: dict[str, float] = {}  # of a launch, by its label
     log: str = ""
 
     def describe(self) -> str:
@@ -90,6 +93,10 @@ class PatchedFinding:
         return finding_files.get_test_file(self.finding.name)
 
     @property
+    def launches_file(self) -> Path:
+        return finding_files.get_launches_file(self.finding.name)
+
+    @property
     def needs_gpu(self) -> bool:
         return finding_files.needs_gpu(self.test_file.read_text(encoding="utf-8"))
 
@@ -107,6 +114,9 @@ class PatchedFinding:
     def compute_digest(self, release: str) -> str:
         return compute_digest(release, self.patch, self.test_file.read_bytes())
 
+    def compute_launches_digest(self, release: str) -> str:
+        return compute_digest(release, self.patch, self.launches_file.read_bytes())
+
 
 class RecordedTest(msgspec.Struct, frozen=True):
     digest: str  # of release, patch and test
@@ -115,12 +125,22 @@ class RecordedTest(msgspec.Struct, frozen=True):
     script: tuple[SideOutcome, SideOutcome] | None = None  # as released, and with the patch
 
 
+class RecordedLaunches(msgspec.Struct, frozen=True):
+    """What a launch took on a GPU as released and with the patch, in microseconds, by its label."""
+
+    digest: str  # of release, patch and launches
+    date: str
+    released: dict[str, float]
+    patched: dict[str, float]
+
+
 class GpuRecord(msgspec.Struct, frozen=True):
     """What a machine with a GPU saw."""
 
     gpu: str
     date: str
     tests: dict[str, RecordedTest]
+    launches: dict[str, RecordedLaunches] = {}
 
 
 def find_problem(finding: Finding, released: SideOutcome, patched: SideOutcome) -> str:
@@ -187,6 +207,21 @@ class CopyLane:
         sides = list(zip(released, patched, strict=True))
         return RecordedTest(item.compute_digest(self.target.name), *sides[0], *sides[1:])
 
+    def time_launches(self, item: PatchedFinding) -> RecordedLaunches:
+        """Time the launches of each side twice, in turns; the shorter time counts."""
+        sides: list[dict[str, float]] = [{}, {}]
+        for turn in range(4):
+            patched = self.copy.apply_patch(item.patch) if turn % 2 else contextlib.nullcontext()
+            with patched:
+                outcome = self._run_file(item.launches_file)
+            if outcome.problem or outcome.foreign:
+                problem = outcome.problem or f"imports {outcome.foreign[0]}"
+                raise NotReadyError(f"{item.launches_file} {problem}")
+            for label, time in outcome.microseconds.items():
+                sides[turn % 2][label] = round(min(time, sides[turn % 2].get(label, time)), 2)
+        digest = item.compute_launches_digest(self.target.name)
+        return RecordedLaunches(digest, datetime.date.today().isoformat(), *sides)
+
     def _run_file(self, file: Path) -> SideOutcome:
         process = self._process
         assert process.stdin is not None
@@ -250,6 +285,37 @@ def run_tests(
         return {name: test for part in parts for name, test in part.result().items()}
 
 
+def time_fixes(
+    items: Sequence[PatchedFinding], target: ReleaseTarget, report: Callable[[str], None]
+) -> tuple[dict[str, RecordedLaunches], list[str]]:
+    """Time the launches of fixes on a GPU; return also why some were not timed."""
+    results: dict[str, RecordedLaunches] = {}
+    problems: list[str] = []
+    with copy_release(target.sources) as copy:
+        lane = CopyLane(copy, target, interprets=False)
+        try:
+            for item in items:
+                try:
+                    timed = results[item.finding.name] = lane.time_launches(item)
+                except NotReadyError as error:
+                    problems.append(str(error))
+                    continue
+                for label, time in timed.released.items():
+                    report(f"{item.finding.name}: {label}: {time} µs, {timed.patched[label]} µs")
+        finally:
+            lane.close()
+    return results, problems
+
+
+def find_launches(item: PatchedFinding, release: str) -> tuple[str, RecordedLaunches] | None:
+    """Find what a GPU's record says of the launches, with the GPU, if it is of this patch."""
+    for record in load_records():
+        recorded = record.launches.get(item.finding.name)
+        if recorded and recorded.digest == item.compute_launches_digest(release):
+            return record.gpu, recorded
+    return None
+
+
 def iterate_queue(waiting: queue.SimpleQueue[PatchedFinding]) -> Iterator[PatchedFinding]:
     while True:
         try:
@@ -310,14 +376,16 @@ def record_tests(
     """Run what needs a GPU on this machine's, and add it to its record."""
     gpu = machine.describe_gpus().partition(",")[0].strip()
     tests = run_tests([item for item in items if item.needs_gpu], target, lanes, report)
-    known = {
-        name: test
-        for record in load_records()
-        if record.gpu == gpu
-        for name, test in record.tests.items()
-    }
-    record = GpuRecord(gpu, datetime.date.today().isoformat(), {**known, **tests})
+    with_cost = [item for item in items if item.finding.fix.cost]
+    launches, problems = time_fixes(with_cost, target, report)
+    known = [record for record in load_records() if record.gpu == gpu]
+    day = datetime.date.today().isoformat() if tests or not known else known[0].date
+    for record in known:
+        tests, launches = {**record.tests, **tests}, {**record.launches, **launches}
+    record = GpuRecord(gpu, day, tests, launches)
     model = gpu.removeprefix("NVIDIA ").partition(" ")[0].lower()
     file = _get_records_folder() / f"upstream-{model}.json"
     write_record(file, msgspec.json.format(msgspec.json.encode(record)).decode() + "\n")
+    if problems:
+        raise NotReadyError(f"recorded in {file}, but not the time of {'; '.join(problems)}")
     return file
