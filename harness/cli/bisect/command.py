@@ -105,7 +105,7 @@ def _add_judging_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_shared_options(parser: argparse.ArgumentParser) -> None:
-    for side, words in (("fixed", "with these fixes in"), ("buggy", "with these fixes out")):
+    for side, words in (("applied", "with these fixes in"), ("reverted", "with these fixes out")):
         parser.add_argument(
             f"--hold-{side}",
             action="append",
@@ -160,8 +160,8 @@ def _make_request(arguments: argparse.Namespace) -> BisectRequest | EarlierSearc
         time_limit=arguments.limit,
         server_command=arguments.serve,
         ready_url=arguments.ready,
-        hold_fixed=arguments.hold_fixed,
-        hold_buggy=arguments.hold_buggy,
+        hold_applied=arguments.hold_applied,
+        hold_reverted=arguments.hold_reverted,
     )
     if arguments.over == "commits":
         return msgspec.structs.replace(common, good=arguments.good, bad=arguments.bad)
