@@ -105,13 +105,13 @@ def _add_judging_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_shared_options(parser: argparse.ArgumentParser) -> None:
-    for side, words in (("applied", "with these fixes in"), ("reverted", "with these fixes out")):
+    for side in ("applied", "reverted"):
         parser.add_argument(
             f"--hold-{side}",
             action="append",
             default=[],
             metavar="IDS",
-            help=f"every run {words} (a,b,…)",
+            help=f"every run has these fixes {side} (a,b,…)",
         )
     parser.add_argument("--resume", nargs="?", const="", metavar="ID", help="go on with a search")
     parser.add_argument("--replay", metavar="ID", help="a stored search or a record again, unrun")
