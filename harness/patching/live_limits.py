@@ -31,7 +31,7 @@ _SOURCE_READERS = ("inspect.py", "linecache.py", "traceback.py")
 
 def refuse_results_of_imports(variant: ModuleVariant) -> None:
     """Raise PatchError if an import has computed something with what a variant changes."""
-    file = str(variant.module.__file__)
+    file = getattr(variant.module, "__file__", "") or ""  # CUDA sources have none
     for target, called, code in variant.changed_code:
         if RUNS.has_run(code):
             refuse_live_change(target, f"what an import computed with {called}, which ran then,")
@@ -52,13 +52,13 @@ def refuse_results_of_imports(variant: ModuleVariant) -> None:
             refuse_live_change(target, what)
         if found := RUNS.find_snapshot():
             refuse_live_change(target, f"what line {found.line} of {found.file} reads of all names")
-    if found := RUNS.find_file_reader(file):
+    if file and (found := RUNS.find_file_reader(file)):
         what = f"what line {found.line} of {found.file} takes from the module's file"
         refuse_live_change(variant.module.__name__, what)
     if found := RUNS.find_file_reader(""):
         what = f"what the process of line {found.line} of {found.file} computes"
         refuse_live_change(variant.module.__name__, what)
-    if RUNS.count_imports(file) > 1:
+    if file and RUNS.count_imports(file) > 1:
         refuse_live_change(variant.module.__name__, "a copy by a second import of its file")
 
 
