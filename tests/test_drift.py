@@ -36,6 +36,7 @@ from harness.fixes.registry.schema import Toggle
 from harness.patching.live_functions import make_behaviour_key
 from harness.releases import managed_releases
 from harness.releases.source_trees import SourceTree, open_tree
+from harness.runs.audit.release_files import iterate_sources
 
 HISTORY: dict[str, dict[str, Any]]
 HISTORY = yaml.safe_load((Path(__file__).parent / "history.yaml").read_text(encoding="utf-8"))
@@ -231,6 +232,22 @@ def test_a_folder_without_modules_is_a_wrong_call(tmp_path: Path, capsys: Output
     (tmp_path / "sglang" / "srt").mkdir(parents=True)
     assert main(["drift", "--from", str(tmp_path)]) == 2
     assert "contains no module" in capsys.readouterr().err
+
+
+def test_a_pipe_in_a_checkout_is_no_file(tmp_path: Path) -> None:
+    package = tmp_path / "sglang"
+    (package / "srt").mkdir(parents=True)
+    (package / "__init__.py").write_text("import triton\n")
+    for name in ("version.py", "a.py", "srt/b.py"):
+        os.mkfifo(package / name)
+    tree = open_tree(tmp_path)
+    assert [tree.read_text(name) for name in sorted(tree.iterate_files())] == [
+        "import triton\n",
+        None,
+        None,
+        None,
+    ]
+    assert [name for name, _ in iterate_sources(tmp_path)] == ["sglang/__init__.py"]
 
 
 @pytest.mark.parametrize("at", [60, 200, 5000])

@@ -20,7 +20,7 @@ from harness.store.pr.values import PrPart
 from reports.pr import markdown
 
 FOLDER = paths.project_folder() / ".github" / "workflows"
-VALUES = {"SHARD": "1", "OF": "4", "SHARDS": "4", "RELEASE": "0.5.18"}
+VALUES = {"SHARD": "1", "OF": "4", "SHARDS": "4", "RELEASE": "0.5.18", "FEATURES": ""}
 
 
 def list_scripts() -> list[tuple[str, str]]:
@@ -33,7 +33,10 @@ def list_scripts() -> list[tuple[str, str]]:
 
 def list_commands(script: str) -> list[list[str]]:
     """Return the calls of unfix in a step, with the workflow's values filled in."""
-    script = re.sub(r"\$\{[A-Z]+:\+([^}]*)\}", r"\1", script)  # words that are left out if unset
+    # Words that are left out if a variable is empty.
+    script = re.sub(
+        r"\$\{([A-Z]+):\+([^}]*)\}", lambda f: f[2] if VALUES.get(f[1], f[1]) else "", script
+    )
     filled = re.sub(r"\$([A-Z]+)\b", lambda found: VALUES.get(found[1], found[0]), script)
     joined = filled.replace("\\\n", " ")
     inner = [found[1] for found in re.finditer(r"\$\((\./unfix [^)]*)\)", joined)]

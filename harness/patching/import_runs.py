@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import cProfile
 import dis
+import functools
 import importlib.util
 import itertools
+import os
 import sys
 import sysconfig
 import threading
@@ -25,18 +27,21 @@ from importlib.machinery import (
     SourceFileLoader,
 )
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from harness.core.after_import import find_spec_behind
 from harness.core.errors import PatchError
-from harness.core.paths import HARNESS_FOLDER, shorten_release_paths
+from harness.core.paths import HARNESS_FOLDER, project_folder, shorten_release_paths
 
 PACKAGE = "sglang"
 EVERYBODY = "all tests"
 _SNAPSHOTS = ("vars", "dir", "__dict__", "getmembers", "getattr")
+FIXTURES = str(project_folder() / "fixtures")
 _GENERATED = "<string>"  # the file of the methods that `dataclass` writes
 _OPTIMIZED = 0x1  # a flag of functions; a module's and a class's body have it not
+_IMPORTS = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+_STARTS = ("os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen")
 _NAME_READS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS")
 _ATTRIBUTE_READS = ("LOAD_ATTR", "LOAD_METHOD")
 _FOREIGN_FOLDERS = tuple(
@@ -69,6 +74,8 @@ class ImportRuns:
         self._recording = ""  # for whom; empty: nobody
         self._dependent = ""  # the file of the running test
         self._threads: list[cProfile.Profile] = []
+        # Lines of tests that read a file of the package ('' stands for a process that they start).
+        self._files: dict[str, dict[str, ReadingLine]] = {}  # by the file of tests
         self.toggled_modules: frozenset[str] = frozenset()  # live, and not to be imported again
 
     # Recording
@@ -135,6 +142,18 @@ class ImportRuns:
             loader.exec_module = execute
         return spec
 
+    def watch(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Record what a test takes of the package at its import past the names of a module."""
+        if not self._recording or event not in ("open", *_STARTS):
+            return
+        path = arguments[0] if event == "open" else ""
+        if not isinstance(path, str) or (path and PACKAGE not in path):
+            return
+        if (frame := find_test_frame(sys._getframe(1), _IMPORTS)) is not None:
+            line = ReadingLine(frame.f_code.co_filename, frame.f_lineno)
+            lines = self._files.setdefault(self._recording, {})
+            lines.setdefault(os.path.realpath(path) if path else "", line)
+
     # What ran
 
     @contextlib.contextmanager
@@ -171,21 +190,25 @@ class ImportRuns:
         for code in [*codes.values(), *_iterate_unrecorded_bodies(codes)]:
             named = {*code.co_names, *(c for c in code.co_consts if isinstance(c, str))}
             read = named & names
-            if code.co_filename not in loaded:  # or written by `dataclass`
+            # Of code without a module, what `dataclass` wrote reads no names; `eval` of a test may.
+            is_evaluated = code.co_name == "<module>" and _is_of_tests(code.co_filename)
+            if code.co_filename not in loaded and not is_evaluated:
                 continue
-            if beside and (beside not in named or _is_in_package(code.co_filename)):
+            if beside and (beside not in named or not _is_of_tests(code.co_filename)):
                 continue
             if read and (line := _find_read_line(code, read, files, name)) is not None:
                 return ReadingLine(shorten_release_paths(code.co_filename), line)
         return None
 
-    def iterate_test_modules(self) -> Iterator[ModuleType]:
-        """Iterate the modules on which the running test depends, without packages and SGLang."""
-        others = {*self._codes, *self._profiles} - {self._dependent}
-        for module in list(sys.modules.values()):
-            file = getattr(module, "__file__", None)
-            if file and file not in others and not (_is_foreign(file) or _is_in_package(file)):
-                yield module
+    def find_file_reader(self, file: str) -> ReadingLine | None:
+        """Find a line of a test's import that read a file; of '', one that started a process."""
+        lines = self._files.get(EVERYBODY, {}) | self._files.get(self._dependent, {})
+        return lines.get(os.path.realpath(file) if file else "")
+
+    def count_imports(self, file: str) -> int:
+        """Count how often the code of a module's file ran, under whatever names."""
+        codes = self._collect().values()
+        return sum(c.co_filename == file and c.co_name == "<module>" for c in codes)
 
     def find_snapshot(self) -> ReadingLine | None:
         """Find a line of a test's import that may have read all names of a module or a class."""
@@ -274,8 +297,28 @@ def _has_written_name(following: list[dis.Instruction]) -> bool:
     return False
 
 
+@functools.cache
 def _is_in_package(file: str) -> bool:
     return PACKAGE in Path(file).parts
+
+
+def _is_of_tests(file: str) -> bool:
+    return not (_is_in_package(file) or file.startswith(FIXTURES))
+
+
+def find_test_frame(frame: FrameType | None, past: tuple[str, ...]) -> FrameType | None:
+    """Find who acts here through the standard library alone: a line of a test, or nobody.
+
+    It is no test's act if it goes through a file whose name ends with one of `past`.
+    """
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.endswith(past) or file.startswith(str(HARNESS_FOLDER)) or is_installed(file):
+            return None
+        if not file.startswith((*_FOREIGN_FOLDERS, "<frozen")):
+            return frame
+        frame = frame.f_back
+    return None
 
 
 def is_installed(file: str) -> bool:
@@ -297,6 +340,7 @@ def install_recorder() -> None:
     """Record each import of SGLang from here on."""
     if RUNS in sys.meta_path:
         return
+    sys.addaudithook(RUNS.watch)  # for good
     # Behind the finder of toggles, which has to be the first.
     position = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else 0
     sys.meta_path.insert(position, RUNS)

@@ -13,28 +13,34 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable
 from importlib.util import cache_from_source
-from types import CodeType, FrameType, FunctionType
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from types import FrameType
 from typing import Any
 
 from harness.core.errors import PatchError
-from harness.core.paths import HARNESS_FOLDER, project_folder, shorten_release_paths
-from harness.patching.import_runs import RUNS, is_installed
-from harness.patching.live_patches import PATCHED_CODE, FunctionPatch, refuse_live_change
+from harness.patching.import_runs import FIXTURES, RUNS, find_test_frame
+from harness.patching.live_patches import PATCHED_CODE, refuse_live_change
 from harness.patching.module_variants import ModuleVariant
 
+_SUSPENDABLE = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+_READERS_OF_CODE = ("__code__", "getsource", "getsourcelines")
 _READERS_OF_DEFAULTS = ("__defaults__", "__kwdefaults__", "signature", "getfullargspec")
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
-_FIXTURES = str(project_folder() / "fixtures")
 _SOURCE_READERS = ("inspect.py", "linecache.py", "traceback.py")
 
 
 def refuse_results_of_imports(variant: ModuleVariant) -> None:
     """Raise PatchError if an import has computed something with what a variant changes."""
+    file = getattr(variant.module, "__file__", "") or ""  # CUDA sources have none
     for target, called, code in variant.changed_code:
         if RUNS.has_run(code):
             refuse_live_change(target, f"what an import computed with {called}, which ran then,")
-        if holder := _find_kept_code(code, variant):
-            refuse_live_change(target, f"{holder}, which has the code of {called},")
+        # The call of a generator is not recorded: it begins when it is read.
+        called_later = [code.co_name] if code.co_flags & _SUSPENDABLE else []
+        for name in (*_READERS_OF_CODE, *called_later):
+            if found := RUNS.find_reader(name, beside=code.co_name):
+                what = f"what line {found.line} of {found.file} takes of the code of {called}"
+                refuse_live_change(target, what)
     for target, function in variant.changed_defaults:
         for name in _READERS_OF_DEFAULTS:
             if found := RUNS.find_reader(name, beside=function):
@@ -46,21 +52,14 @@ def refuse_results_of_imports(variant: ModuleVariant) -> None:
             refuse_live_change(target, what)
         if found := RUNS.find_snapshot():
             refuse_live_change(target, f"what line {found.line} of {found.file} reads of all names")
-
-
-def _find_kept_code(code: CodeType, variant: ModuleVariant) -> str:
-    """Find a name of a test's module that holds this code, and that the variant does not change."""
-    changed = {id(one.function) for one in variant.patches if isinstance(one, FunctionPatch)}
-    if not any(
-        f.function.__code__ is code for f in variant.patches if isinstance(f, FunctionPatch)
-    ):
-        return ""  # of a nested function
-    for module in RUNS.iterate_test_modules():
-        for name, value in list(vars(module).items()):
-            kept = value.__code__ if isinstance(value, FunctionType) else value
-            if kept is code and id(value) not in changed:
-                return f"{name} of {shorten_release_paths(str(module.__file__))}"
-    return ""
+    if file and (found := RUNS.find_file_reader(file)):
+        what = f"what line {found.line} of {found.file} takes from the module's file"
+        refuse_live_change(variant.module.__name__, what)
+    if found := RUNS.find_file_reader(""):
+        what = f"what the process of line {found.line} of {found.file} computes"
+        refuse_live_change(variant.module.__name__, what)
+    if file and RUNS.count_imports(file) > 1:
+        refuse_live_change(variant.module.__name__, "a copy by a second import of its file")
 
 
 class CopyWatch:
@@ -106,7 +105,7 @@ def _refuse_text_of_changes(get_lines: Callable[..., list[str]]) -> Callable[...
             frame: FrameType | None = caller
             while frame and frame.f_code.co_filename.startswith(_LIBRARIES):
                 frame = frame.f_back
-            is_own = frame and frame.f_code.co_filename.startswith(_FIXTURES)
+            is_own = frame and frame.f_code.co_filename.startswith(FIXTURES)
             if not is_own and _is_read_by_test(frame):
                 raise PatchError(
                     "the test reads the text of code that is toggled live, which says on which "
@@ -119,16 +118,7 @@ def _refuse_text_of_changes(get_lines: Callable[..., list[str]]) -> Callable[...
 
 def _is_read_by_test(frame: FrameType | None) -> bool:
     """Return whether neither a traceback, nor the harness, nor a package reads here."""
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if file.endswith(_SOURCE_READERS) or file.startswith(str(HARNESS_FOLDER)):
-            return False
-        if is_installed(file):
-            return False
-        if not file.startswith((*_LIBRARIES, "<frozen")):
-            return True
-        frame = frame.f_back
-    return False
+    return find_test_frame(frame, _SOURCE_READERS) is not None
 
 
 COPIES = CopyWatch()

@@ -117,10 +117,8 @@ class FolderSourceTree(SourceTree):
         self.folder = folder
 
     def read_bytes(self, path: str) -> bytes | None:
-        try:
-            return (self.folder / path).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        file = self.folder / path
+        return file.read_bytes() if file.is_file() else None  # a pipe would never end
 
     def describe_location(self, path: str) -> str:
         return str(self.folder / path)
@@ -186,7 +184,7 @@ def digest_sources(tree: SourceTree) -> str:
 def open_tree(path: Path) -> SourceTree:
     """Open the sources at a path: a wheel, a checkout's root, or a folder with the package."""
     if path.suffix == ".whl":
-        if not path.exists():
+        if not path.is_file():
             raise UnfixError(f"there is no file {path}")
         return WheelSourceTree(path, path.stem.removeprefix(f"{SGLANG_PACKAGE}-").partition("-")[0])
     for folder in (path, path / "python", path.parent if path.name == SGLANG_PACKAGE else path):

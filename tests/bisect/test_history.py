@@ -310,7 +310,7 @@ def test_a_known_fix_is_held_and_a_commit_that_cannot_be_read_is_no_answer(
     history.git("commit", "-q", "-am", "not UTF-8")
     history.forms.write_bytes(text)
     last = history.add_commit("and back")
-    words = list_commits(bisect, history, history.commits[0], last, "--hold-fixed", "toy-static")
+    words = list_commits(bisect, history, history.commits[0], last, "--hold-applied", "toy-static")
     found = bisect.search(*words, kind="commits")
     assert history.commits[6].startswith(found["step"]["after"]), found["summary"]
     assert "toy-class-body: fixed → buggy" in found["step"]["changed"]

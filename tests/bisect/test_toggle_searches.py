@@ -59,9 +59,9 @@ def test_the_fixes_to_carry_back(bisect: Bisect) -> None:
 
 def test_held_toggles_are_in_every_run(bisect: Bisect) -> None:
     command = bisect.script(fails_if(f"{WIDTH} and {STATIC}"))
-    found = bisect.search("--hold-buggy", "toy-static", command=command)
+    found = bisect.search("--hold-reverted", "toy-static", command=command)
     assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
-    assert found["toggle_searches"][0]["left_out"]["toy-static"] == "held buggy"
+    assert found["toggle_searches"][0]["left_out"]["toy-static"] == "held reverted"
 
 
 PRINTS = "print('accuracy:', forms.Forms().width / 8, 'of', 1)"
@@ -192,7 +192,11 @@ def test_an_unsearchable_command_is_refused_first(
         (("--dry-run", "--symptom", "("), ["true"], "no regular expression"),
         (("--dry-run",), ["test_of_no_guard"], "no guard of that name"),
         (("-j", "0"), ["true"], "positive"),
-        (("--hold-fixed", "toy-plain", "--hold-buggy", "toy-plain"), ["true"], "cannot be both"),
+        (
+            ("--hold-applied", "toy-plain", "--hold-reverted", "toy-plain"),
+            ["true"],
+            "cannot be both",
+        ),
     ],
 )
 def test_a_wrong_call_is_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,3 +92,13 @@ def test_a_run_goes_on_without_a_toolkit_that_cannot_be_fetched(
     guard_needs.bring_toolkit(files, toggles, [TARGET])
     assert toolkit_calls == []
     assert "CUDA kernels are n/a" in capsys.readouterr().err
+
+
+def test_a_path_keeps_the_tests_that_it_names_on_their_device() -> None:
+    suites = paths.project_folder() / "suites"
+    order, full = suites / "launch_order/test_launch_order.py", suites / "deployments"
+    named = [str(suites / "kv_indices"), f"{order}::test_a", "-q", str(full)]
+    files = {"virtual": [order, full / "test_full_size.py"]}
+    request = ProveRequest("prove", [TARGET], [], False, "cpu", pytest_arguments=named)
+    _, there = replace(request, files_by_device=files).split_by_device()
+    assert there.pytest_arguments == [f"{order}::test_a", "-q", str(full / "test_full_size.py")]

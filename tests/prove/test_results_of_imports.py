@@ -68,3 +68,53 @@ def test_a_result_from_before_the_forks_is_no_reference(prove: Prove) -> None:
     )
     for cell in cells.values():
         assert "what an import computed with" in cell["why"]
+
+
+IMPORTS = "import importlib.util, marshal, socket, subprocess, types\n"
+PLAIN = "forms.plain(1, 2)"
+KEPT = {
+    "text": (
+        "open(forms.__file__).read()",
+        "int(KEPT.partition('LIMIT = ')[2][:3]) == forms.LIMIT",
+    ),
+    "value": ("eval('forms.LIMIT')", "forms.below_limit(KEPT - 1)"),
+    "bytes": ("marshal.dumps(forms.plain.__code__)", f"{PLAIN} == run(marshal.loads(KEPT))"),
+    "code": ("[forms.plain.__code__]", f"{PLAIN} == run(KEPT[0])"),
+    "generator": ("forms.Forms().generate(3)", "list(forms.Forms().generate(3)) == list(KEPT)"),
+    "fork": ("fork_server()", f"{PLAIN} == KEPT()"),
+    "child": ("subprocess.getoutput(f'{sys.executable} -c \"{CHILD}\"')", f"{PLAIN} == int(KEPT)"),
+    "module": ("import_again()", f"{PLAIN} == KEPT.plain(1, 2)"),
+}
+TOGGLES = {"text": "toy-constant", "value": "toy-constant", "generator": "toy-generator"}
+KEEPING = """
+CHILD = "from sglang import forms; print(forms.plain(1, 2))"
+
+def fork_server():
+    mine, other = socket.socketpair()
+    if not os.fork():
+        mine.close()
+        while other.recv(1):
+            other.send(bytes([forms.plain(1, 2)]))
+        os._exit(0)
+    other.close()
+    return lambda: mine.send(b"?") and mine.recv(1)[0]
+
+def run(code):
+    return types.FunctionType(code, {})(1, 2)
+
+def import_again():
+    spec = importlib.util.spec_from_file_location("twin", forms.__file__)
+    twin = sys.modules["twin"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(twin)
+    return twin
+"""
+
+
+def test_what_an_import_keeps_of_the_code_is_no_reference(prove: Prove) -> None:
+    for name, (kept, claim) in KEPT.items():
+        guard = f"@guards({TOGGLES.get(name, 'toy-plain')!r})\ndef test_{name}():\n"
+        body = f"    forms.below_limit(1)\n    assert {claim}\n"
+        prove.write(f"{IMPORTS}{KEEPING}\nKEPT = {kept}\n\n{guard}{body}", f"test_{name}.py")
+    cells = by_guard(json.loads(prove.run("--json", "-j", "1").stdout))
+    assert {name: cell["verdict"] for name, cell in cells.items()} == dict.fromkeys(KEPT, "broken")
+    assert all("is evaluated once, during the import" in cell["why"] for cell in cells.values())

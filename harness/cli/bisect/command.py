@@ -105,13 +105,13 @@ def _add_judging_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_shared_options(parser: argparse.ArgumentParser) -> None:
-    for side, words in (("fixed", "with these fixes in"), ("buggy", "with these fixes out")):
+    for side in ("applied", "reverted"):
         parser.add_argument(
             f"--hold-{side}",
             action="append",
             default=[],
             metavar="IDS",
-            help=f"every run {words} (a,b,…)",
+            help=f"every run has these fixes {side} (a,b,…)",
         )
     parser.add_argument("--resume", nargs="?", const="", metavar="ID", help="go on with a search")
     parser.add_argument("--replay", metavar="ID", help="a stored search or a record again, unrun")
@@ -160,8 +160,8 @@ def _make_request(arguments: argparse.Namespace) -> BisectRequest | EarlierSearc
         time_limit=arguments.limit,
         server_command=arguments.serve,
         ready_url=arguments.ready,
-        hold_fixed=arguments.hold_fixed,
-        hold_buggy=arguments.hold_buggy,
+        hold_applied=arguments.hold_applied,
+        hold_reverted=arguments.hold_reverted,
     )
     if arguments.over == "commits":
         return msgspec.structs.replace(common, good=arguments.good, bad=arguments.bad)

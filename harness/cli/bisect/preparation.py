@@ -78,10 +78,11 @@ def _prepare_resume(earlier: EarlierSearch, store: Store) -> PreparedSearch:
             f"search {stopped.id} began in {stopped.settings.get('folder')}: resume it there"
         )
     if stopped.pinned_toggles != fresh.search.pinned_toggles:
-        raise UnfixError(
-            f"search {stopped.id} had in every run: {stopped.pinned_toggles or 'no toggle'}; this "
-            f"call has {fresh.search.pinned_toggles or 'none'}"
+        held, holds = (
+            ", ".join(f"{name} {side}" for name, side in pinned.items()) or "no toggle"
+            for pinned in (stopped.pinned_toggles, fresh.search.pinned_toggles)
         )
+        raise UnfixError(f"search {stopped.id} held {held} in every run; this call holds {holds}")
     return PreparedSearch(fresh.request, _restart_search(fresh, stopped), fresh.catalogue)
 
 
@@ -144,12 +145,12 @@ def _digest_code(request: BisectRequest) -> str:
 
 
 def _find_pinned_toggles(request: BisectRequest, catalogue: ToggleCatalogue) -> dict[str, str]:
-    """Find the toggles that are fixed or buggy in every run, the environment's included."""
+    """Find the toggles that are applied or reverted in every run, the environment's included."""
     reverted, enabled = bootstrap.read_requested_ids()
     sides: dict[str, str] = {}
     for side, words in (
-        ("fixed", [*request.hold_fixed, *enabled]),
-        ("buggy", [*request.hold_buggy, *reverted]),
+        ("applied", [*request.hold_applied, *enabled]),
+        ("reverted", [*request.hold_reverted, *reverted]),
     ):
         for toggle in catalogue.select_all(
             [name for word in words for name in bootstrap.split_ids(word)]

@@ -45,7 +45,9 @@ def find_guard_files(
 ) -> dict[Path, str]:
     """Find the files of a call that name one of these toggles, and read them."""
     named = [
-        Path(w.partition("::")[0]) for i, w in enumerate(words) if plan.is_guard_path(words, i)
+        Path(w.partition("::")[0]).resolve()
+        for i, w in enumerate(words)
+        if plan.is_guard_path(words, i)
     ]
     files: list[Path] = []
     for path in named or [paths.project_folder() / place for place in places]:

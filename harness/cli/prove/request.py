@@ -148,13 +148,19 @@ def make_request(
     files = guard_needs.find_guard_files(call.words, toggles, places)
     if call.command == "prove" and call.device != "cuda":
         guard_needs.bring_toolkit(files, toggles, targets)
-    is_whole = call.command == "prove" and call.device == "cpu" and not call.words
+    device, elsewhere = call.device, dict[str, list[Path]]()
+    if call.command == "prove" and call.device == "cpu":
+        elsewhere = guard_needs.group_by_device(files)
+    for name, own in elsewhere.items():
+        if call.words and len(own) == len(files):  # the paths hold no other guards
+            device, elsewhere = name, {}
+            break
     return ProveRequest(
         kind=call.command,
         targets=targets,
         toggles=toggles,
         has_named_toggles=bool(call.names) or call.proposed,
-        device=call.device,
+        device=device,
         jobs=jobs,
         side_timeout=call.limit,
         memory_limit=memory,
@@ -167,7 +173,7 @@ def make_request(
         skipped_cells=plan.proven_cell_keys(cells if call.failed is not None else ()),
         finished_cells={cell.key: cell for cell in cells if call.resume is not None},
         known_seconds=ProveTable(store).load_average_seconds(),
-        files_by_device=guard_needs.group_by_device(files) if is_whole else {},
+        files_by_device=elsewhere,
         start_builds=module_builds.start_builds,
         exceptions=proof_exceptions.load_project_exceptions(catalogue),
     )

@@ -36,7 +36,7 @@ def iterate_sources(location: Path) -> Iterator[tuple[str, bytes]]:
                     yield name, wheel.read(name)
         return
     for package in packages:
-        for file in sorted((location / package).rglob("*.py")):
+        for file in filter(Path.is_file, sorted((location / package).rglob("*.py"))):
             yield file.relative_to(location).as_posix(), file.read_bytes()
 
 
@@ -59,7 +59,7 @@ def _mentions_triton(folder: FileTree) -> bool:
         if entry.is_dir():
             if _mentions_triton(entry):
                 return True
-        elif entry.name.endswith(".py") and b"triton" in entry.read_bytes():
+        elif entry.name.endswith(".py") and entry.is_file() and b"triton" in entry.read_bytes():
             return True
     return False
 

@@ -35,8 +35,8 @@ class BisectRequest(msgspec.Struct, frozen=True):
     time_limit: float | None = None  # seconds a run may take
     server_command: str = ""
     ready_url: str = ""
-    hold_fixed: list[str] = []
-    hold_buggy: list[str] = []
+    hold_applied: list[str] = []
+    hold_reverted: list[str] = []
 
 
 class EarlierSearch(msgspec.Struct, frozen=True):

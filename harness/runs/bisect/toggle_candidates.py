@@ -17,8 +17,8 @@ from harness.store.bisect.values import ToggleSearch
 
 NEEDED_STATE = {Direction.REVERT: ToggleState.FIXED, Direction.ENABLE: ToggleState.BUGGY}
 DIRECTION_BY_SIDE = {
-    "fixed": Direction.ENABLE,
-    "buggy": Direction.REVERT,
+    "applied": Direction.ENABLE,
+    "reverted": Direction.REVERT,
 }  # the direction that brings a toggle to its pinned side
 
 
@@ -69,9 +69,9 @@ def resolve_pinned_choices(
         finding = find_toggle_status(toggles[name], tree)
         if finding.state is ToggleState.STALE:
             raise UnfixError(f"{name} cannot be held {side}: it is stale here: {finding.problem}")
-        state = {ToggleState.FIXED: "fixed", ToggleState.BUGGY: "buggy"}.get(finding.state)
-        if state is not None and state != side:
-            choices.append((name, DIRECTION_BY_SIDE[side]))
+        direction = DIRECTION_BY_SIDE[side]
+        if finding.state is NEEDED_STATE[direction]:
+            choices.append((name, direction))
     return tuple(choices)
 
 

@@ -56,7 +56,7 @@ def suggest_search(
         words = ["python", "-m", "pytest", details["test"], "--replay", evidence.example_blob]
         under = [(name, direction) for name, direction in timeline.item.details if name != "test"]
         pins = [
-            f"--hold-{'buggy' if direction == 'revert' else 'fixed'}={name}"
+            f"--hold-{'reverted' if direction == 'revert' else 'applied'}={name}"
             for name, direction in under
         ]
         return _suggest_release_search(timeline, history, words, pins)

@@ -84,12 +84,25 @@ class ProveRequest:
             replace(
                 self,
                 device=device,
-                pytest_arguments=[*self.pytest_arguments, *map(str, files)],
+                pytest_arguments=self._narrow_paths(files),
                 files_by_device={},
             )
             for device, files in self.files_by_device.items()
         ]
         return [self, *elsewhere]
+
+    def _narrow_paths(self, files: list[Path]) -> list[str]:
+        """Return the arguments of pytest with those paths alone that lead to these files."""
+        words: list[str] = []
+        left = {*files}
+        for index, word in enumerate(self.pytest_arguments):
+            path = Path(word.partition("::")[0]).resolve()
+            if not is_guard_path(self.pytest_arguments, index):
+                words.append(word)
+            elif path in files:
+                words.append(word)
+                left.discard(path)
+        return [*words, *(str(file) for file in files if file in left)]
 
     def build_pytest_arguments(self) -> list[str]:
         """Build the arguments of pytest, with the places of guards unless they name a path."""

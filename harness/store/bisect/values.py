@@ -85,7 +85,7 @@ class BisectSearch(msgspec.Struct):
     jobs: int = 1  # runs at a time
     is_deterministic: bool = False  # equal toggles lead to equal outcomes
     toggles: list[ToggleFacts] = []
-    pinned_toggles: dict[str, str] = {}  # by id: 'fixed' or 'buggy', in every run
+    pinned_toggles: dict[str, str] = {}  # by id: 'applied' or 'reverted', in every run
     trials: list[BisectTrial] = []
     toggle_searches: list[ToggleSearch] = []
     step: BisectStep | None = None
