@@ -16,8 +16,10 @@ import pytest
 import torch
 
 from harness.core import paths
+from harness.core.errors import NotReadyError
 from harness.core.preparation import measure_preparations
 from harness.releases import cuda_toolkit
+from harness.sanitizer import hooks
 from harness.sanitizer.check.virtual_check import SESSION_EXTENSIONS
 from harness.sanitizer.cuda.host_calls import CALLS
 from harness.sanitizer.cuda.session import CheckedRunner
@@ -218,6 +220,22 @@ def test_keywords_are_names_of_a_host_call() -> None:
     assert list(given["tensors"]) == ["numbers", "out"]
 
 
+def test_the_machines_toolkit_is_found_behind_a_script_that_calls_nvcc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, script = tmp_path / "cuda", tmp_path / "bin" / "nvcc"
+    for file in (usual / "lib64" / "libcudart.so.13", script):
+        file.parent.mkdir(parents=True)
+        file.touch(0o755)
+    monkeypatch.setenv("PATH", str(script.parent))
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.setattr(hooks, "_USUAL_TOOLKIT", usual)
+    assert hooks._find_own_toolkit().home == usual
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    with pytest.raises(NotReadyError, match=f"and {tmp_path} is none"):
+        hooks._find_own_toolkit()
+
+
 def test_launches_of_an_extension_that_a_test_loads_are_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -228,6 +246,17 @@ def test_launches_of_an_extension_that_a_test_loads_are_checked(
         for_torch.check_open_sessions()
         assert isinstance(CALLS.runner, CheckedRunner)
     assert CALLS.runner is before
+
+
+def test_a_process_whose_first_import_of_torch_is_the_checkers_runs_cuda_kernels() -> None:
+    folders = (paths.HARNESS_FOLDER / "startup", paths.project_folder())
+    environment = {**os.environ, "UNFIX_DEVICE": "virtual", "UNFIX_CUDA_KERNELS": "run"}
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, folders))
+    program = "import harness.sanitizer.watch.pytest_plugin"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.skipif(cuda_toolkit.find_toolkit() is None, reason="no CUDA toolkit is installed")
