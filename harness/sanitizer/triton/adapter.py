@@ -227,13 +227,17 @@ _original_bench = Autotuner._bench
 
 @contextlib.contextmanager
 def run_launches_with(
-    run: RunKernel, on_tuned: Callable[[str, int], None], all_configurations: bool = False
+    run: RunKernel,
+    check: RunKernel,
+    on_tuned: Callable[[str, int], None],
+    all_configurations: bool = False,
 ) -> Iterator[None]:
     """Have `run` launch every kernel, without a GPU or a real driver.
 
-    Of an autotuned kernel the first configuration is launched, for none is faster here, and
-    `on_tuned` gets its name and how many it has. With `all_configurations` each one is launched
-    once before, as on a GPU. No timings are kept on disk: a GPU's would be lost.
+    Of an autotuned kernel the first configuration is launched that `check` does not refuse, for
+    none is faster here, and `on_tuned` gets its name and how many it has. With `all_configurations`
+    each one is launched once before, as on a GPU. No timings are kept on disk: a GPU's would be
+    lost.
     """
     import torch
 
@@ -241,8 +245,21 @@ def run_launches_with(
     replaced = {name: Autotuner.__dict__[name] for name in ("_bench", "check_disk_cache")}
     active = driver._active
 
+    is_found = False
+
+    def check_first(launch: Callable[[], None]) -> None:
+        nonlocal is_found
+        if not is_found:
+            before = jit_kernels.replace_run(JITFunction, check)
+            try:
+                launch()
+            finally:
+                jit_kernels.replace_run(JITFunction, before)
+            is_found = True
+
     def measure_nothing(launch: Callable[[], None], *args: Any, **options: Any) -> Any:
-        return measure_call(launch if all_configurations else lambda: None, *args, **options)
+        call = launch if all_configurations else functools.partial(check_first, launch)
+        return measure_call(call, *args, **options)
 
     def bench(tuner: Any, *args: Any, **options: Any) -> Any:
         on_tuned(tuner.base_fn.__name__, len(tuner.configs))
@@ -253,6 +270,8 @@ def run_launches_with(
             del tuner.__dict__["do_bench"]
 
     def tune(tuner: Any, key: Any, configs: Any, bench_all: Callable[[], None]) -> bool:
+        nonlocal is_found
+        is_found = False
         bench_all()
         return False
 
