@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -33,8 +34,10 @@ from triton.runtime.jit import JITCallable, JITFunction, create_function_from_si
 
 from harness.core.preparation import announce_preparation
 from harness.sanitizer.device.triton_driver import VirtualDriver, measure_call
+from harness.sanitizer.llvm.number_formats import UnsupportedOnCpu
 from harness.sanitizer.triton import jit_kernels
 from harness.sanitizer.triton.symbolic_int import SymbolicInt
+from harness.sanitizer.violations.exceptions import UncheckableKernel
 
 COMPUTE_CAPABILITY = 89
 TARGET = GPUTarget("cuda", COMPUTE_CAPABILITY, 32)
@@ -93,6 +96,8 @@ def asks_for_warps(function: Any) -> bool:
 
 def check_options(options: dict[str, Any]) -> None:
     """Raise Triton's own error for options of a launch that it does not take on this card."""
+    if file := options.get("ir_override"):
+        raise UncheckableKernel(f"ir_override: {file} would run in place of the kernel")
     known = make_backend(driver.active.get_current_target()).parse_options(options).__dict__
     for name in options:
         if name not in known:
@@ -116,7 +121,14 @@ def compile_to_mlir(
     hooks = backend.get_codegen_implementation(options), backend.get_module_map(), context
     with accept_symbolic_ints(), _cache_parsed_sources(), _inline_all_calls():
         module = ASTSource(kernel, signature, constants, {}).make_ir(TARGET, options, *hooks)
-    module = backend.make_ttir(module, {}, options, COMPUTE_CAPABILITY)
+    descriptors = sorted(set(re.findall(r"tt\.descriptor_\w+", str(module))))
+    try:
+        module = backend.make_ttir(module, {}, options, COMPUTE_CAPABILITY)
+    except RuntimeError as error:
+        if not descriptors:
+            raise
+        words = f"no plain accesses do the same as {' or '.join(descriptors)}"
+        raise UnsupportedOnCpu(words) from error
     return print_generic_module(module)
 
 

@@ -24,7 +24,7 @@ from triton.language.extra.cuda import num_threads
 from triton.runtime.errors import OutOfResources
 
 from harness import checking
-from harness.checking import KernelAssertion, OutOfBounds
+from harness.checking import KernelAssertion, OutOfBounds, UncheckableKernel
 from harness.sanitizer.violations.exceptions import LaunchRefused
 
 
@@ -60,6 +60,34 @@ def test_warmup_compiles_and_launches_nothing() -> None:
         x = make_numbers(16)
         compiled[(2, 1, 1)](x, 16, 8)
         assert x.tolist() == [2 * number for number in range(16)]
+
+
+def test_hooks_of_loading_get_the_compiled_kernel_once() -> None:
+    loaded: list[str] = []
+
+    def load(module: Any, function: Any, name: str, group: Any, key: str) -> None:
+        loaded.append(name)
+
+    runtime = knobs.runtime
+    hooks = (runtime.kernel_load_start_hook, runtime.kernel_load_end_hook)
+    for hook in hooks:
+        hook.add(load)
+    try:
+        with check_on_cpu():
+            for _ in range(2):
+                double_numbers[(2,)](make_numbers(16), 16, BLOCK=8, num_stages=9)
+    finally:
+        for hook in hooks:
+            hook.remove(load)
+    assert loaded == ["double_numbers"] * 2
+
+
+def test_a_launch_with_another_ir_is_refused() -> None:
+    with (
+        check_on_cpu(),
+        pytest.raises(UncheckableKernel, match=r"ir_override: other\.ttir would run"),
+    ):
+        double_numbers[(2,)](make_numbers(16), 16, BLOCK=8, ir_override="other.ttir")
 
 
 def test_launch_hooks_get_what_the_kernel_says_of_its_launch() -> None:
