@@ -136,7 +136,7 @@ class CpuLauncher:
             dict(bound.values),
             kernel.fn.__module__,
             find_place(kernel.fn),
-            compiled_kernels.is_in_debug_mode(kernel, options),
+            adapter.is_in_debug_mode(kernel, options),
             options={key: value for key, value in options.items() if key not in names},
         )
         binder.record(bound, launch.grid)

@@ -94,6 +94,10 @@ def asks_for_warps(function: Any) -> bool:
     return any(not _WARP_QUERIES.isdisjoint(code.co_names) for code in codes)
 
 
+def is_in_debug_mode(kernel: Any, options: dict[str, Any]) -> bool:
+    return bool(options.get("debug", kernel.debug) or triton.knobs.runtime.debug)
+
+
 def check_options(options: dict[str, Any]) -> None:
     """Raise Triton's own error for options of a launch that it does not take on this card."""
     if file := options.get("ir_override"):
@@ -112,9 +116,9 @@ def compile_to_mlir(
 ) -> str:
     """Return the kernel's IR in MLIR's generic form, with one syntax for all operations."""
     backend = make_backend(TARGET)
-    # The back ends look for overflow themselves; the kernel's own assertions are kept.
+    # The kernel's own assertions are kept; those of overflow are, where a card has them.
     own = {"debug": True, "sanitize_overflow": False}
-    options = backend.parse_options((launch_options or {}) | own)
+    options = backend.parse_options(own | (launch_options or {}))
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)

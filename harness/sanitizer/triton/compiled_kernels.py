@@ -98,10 +98,6 @@ def _find_hooks(*hooks: Any) -> list[Any]:
     return [hook for hook in hooks if hook is not None and getattr(hook, "calls", True)]
 
 
-def is_in_debug_mode(kernel: Any, options: dict[str, Any]) -> bool:
-    return bool(options.get("debug", kernel.debug) or knobs.runtime.debug)
-
-
 @contextlib.contextmanager
 def call_launch_hooks(
     launched: LaunchedKernel, grid: Any, values: dict[str, Any]

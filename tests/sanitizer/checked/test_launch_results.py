@@ -90,6 +90,16 @@ def test_a_launch_with_another_ir_is_refused() -> None:
         double_numbers[(2,)](make_numbers(16), 16, BLOCK=8, ir_override="other.ttir")
 
 
+def test_in_debug_mode_an_overflow_is_tritons_assertion() -> None:
+    numbers = torch.full((8,), 2**30, dtype=torch.int32)
+    with pytest.raises(KernelAssertion, match="int32 overflow detected for operation mul"):
+        launch_checked(double_numbers, (1,), numbers, 8, BLOCK=8, debug=True)
+    launch_checked(double_numbers, (1,), numbers, 8, BLOCK=8)
+    assert numbers.tolist() == [-(2**31)] * 8
+    launch_checked(double_numbers, (1,), numbers, 8, BLOCK=8, debug=True, sanitize_overflow=False)
+    assert numbers.tolist() == [0] * 8
+
+
 def test_launch_hooks_get_what_the_kernel_says_of_its_launch() -> None:
     seen: list[tuple[str, Any]] = []
 
