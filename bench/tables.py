@@ -229,6 +229,24 @@ def make_false_proofs() -> str:
     return make_table("its outcome comes from | tries | proven", rows)
 
 
+def make_language_table() -> str:
+    """Compare Triton's own tests under check and in its interpreter."""
+    suite = load_record("triton-language")["Triton"]
+    files = suite["files"].values()
+    pairs = [pair for file in files for pair in file.get("beside the interpreter", {}).values()]
+    outcomes = [Counter(side and side["outcome"] for side in sides) for sides in zip(*pairs)]
+    own, rows = suite["outcomes"], []
+    for name in ("passed", "skipped"):
+        rows.append((name, *(f"{counts[name]} of {len(pairs)}" for counts in outcomes)))
+    rows.append(("reported", own["reported"], "nothing is checked"))
+    rows.append(("refused by name", own["refused"], ""))
+    failed = own["failed"] + own["too slow"]
+    rows.append(("failed, or 40 s are too few", failed, outcomes[1]["failed"]))
+    seconds = (f"{one:.0f} s" for one in suite["CPU seconds of those"])
+    rows.append((f"processor, of the {suite['passed in both']} that pass in both", *seconds))
+    return make_table("Triton's `unit/language` | under check | its interpreter", rows)
+
+
 def make_target_table() -> str:
     heads = ("found", *(target.value for target in targets.Target))
     return make_table(" | ".join(heads), targets.list_rows())
@@ -240,6 +258,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "operators": make_operator_table,
     "power": power_analysis.format_power_table,
     "targets": make_target_table,
+    "triton-language": make_language_table,
     "same-odds": make_same_odds,
     "covering": make_covering,
     "zoo-runs": make_zoo_runs,

@@ -258,9 +258,9 @@ def test_a_project_with_the_wheel_runs_its_tests_under_check(
     assert "test_copy.py:10\n" in done.stdout  # where it was launched
     summary = "checked 1 launch of 1 kernel in 1 test (bounds, races): "
     assert f"{summary}1 report" in done.stdout
-    done = project.test(REPAIRED, "--sanitize=bounds,races", *parallel)
+    done = project.test(REPAIRED, "--sanitize", *parallel)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{summary}no reports" in done.stdout
+    assert "in 1 test (bounds, overflow, races, uninitialized): no reports" in done.stdout
     assert {path.name for path in project.folder.iterdir()} <= {
         "kernels.py", "test_copy.py", "conftest.py", "harness", "__pycache__"
     }  # fmt: skip
@@ -278,7 +278,11 @@ def test_without_the_option_the_wheel_is_no_part_of_a_run(project: ForeignProjec
     ("option", "reason"),
     [
         ("--sanitize=leaks", "--sanitize: the checks are bounds, overflow, races, uninitialized"),
-        ("--sanitize-device=cpu", "--sanitize-device needs --sanitize=CHECKS"),
+        (
+            "--sanitize=test_copy.py",
+            "test_copy.py is no check: write --sanitize=all, or test_copy.py",
+        ),
+        ("--sanitize-device=cpu", "--sanitize-device needs --sanitize"),
     ],
 )
 def test_a_call_that_checks_nothing_is_refused(

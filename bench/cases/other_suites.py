@@ -11,10 +11,11 @@ records that `--known` names are taken from there and not run again: a run can b
 names those of them that are; `--without`, functions that are kept out, with more memory than a
 machine has, for example. With `--cuda-kernels` SGLang's own CUDA C++ kernels run, in place of
 stand-ins; the record names the files that ran so.
-Of each test function the smallest case runs, by the product of its numbers, as upstream wrote it;
-with `--sample N`, of N functions of each file, the same ones at each run. The record has the
-numbers of cases and functions of each file and of those that ran. A test that takes more CPU time
-than the limit is ended.
+Of each test function the smallest case runs (`--cases`), by the product of its numbers, as upstream
+wrote it; with `--sample N`, of N functions of each file, the same ones at each run. The record has
+the numbers of cases and functions of each file and of those that ran. A test that takes more CPU
+time than the limit is ended. `--beside-interpreter OPTIONS` runs the same tests in Triton's
+interpreter, too, with further options of pytest (`--device=cpu`).
 """
 
 from __future__ import annotations
@@ -49,35 +50,37 @@ def run_files(
             "SUITE_LIMIT": str(options.limit),
             "SUITE_BUDGET": str(seconds),
             "SUITE_SAMPLE": str(options.sample),
+            "SUITE_CASES": str(options.cases),
             "SUITE_COUNTS": str(counts),
             "SUITE_WITHOUT": ",".join(options.without),
         }
+        if options.beside_interpreter is not None:
+            limits["SUITE_OUTCOMES"] = str(Path(folder) / "outcomes.json")
         if options.cuda_kernels:
             limits |= {DEVICE_VARIABLE: VIRTUAL, "UNFIX_CUDA_KERNELS": "run"}
         environment = ChildEnvironment({"OMP_NUM_THREADS": "1", "COLUMNS": "300", **limits})
         environment.use_checkout()
         environment.add_python_path(STARTUP_FOLDER, _SELECTION, root, root / "src")
-        words = ["-p", "unfix_check", "-p", "suite_selection", "-p", "no:cacheprovider", "-q"]
-        words += ["--sanitize-device=virtual", f"--sanitize-record={record}", "--tb=short", "-rfEs"]
-        words += ["--import-mode=importlib", "--continue-on-collection-errors", f"--rootdir={root}"]
-        began = time.monotonic()
-        process = subprocess.Popen(
-            [python, "-m", "pytest", *words, *map(str, files)],
-            cwd=root,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=seconds + options.grace)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
+        words = ["-p", "suite_selection", "-p", "no:cacheprovider", "-q", "--tb=short", "-rfEs"]
+        words += [
+            f"--import-mode={options.import_mode}",
+            "--continue-on-collection-errors",
+            f"--rootdir={root}",
+        ]
+        command = [python, "-m", "pytest", *words, *map(str, files)]
+        checked = ["-p", "unfix_check", "--sanitize-device=virtual", f"--sanitize-record={record}"]
+        began, seconds = time.monotonic(), seconds + options.grace
+        output = run_pytest([*command, *checked], root, environment, seconds)
         taken = round(time.monotonic() - began, 1)
-        tests = json.loads(record.read_text())["tests"] if record.is_file() else {}
-        counted = json.loads(counts.read_text()) if counts.is_file() else {}
+        tests = read_values(record).get("tests", {})
+        counted = read_values(counts)
+        if options.beside_interpreter is not None:
+            outcomes = Path(limits["SUITE_OUTCOMES"])
+            both = [read_values(outcomes)]
+            environment["TRITON_INTERPRET"] = "1"
+            outcomes.unlink(missing_ok=True)
+            run_pytest([*command, *options.beside_interpreter.split()], root, environment, seconds)
+            compare_outcomes(counted, *both, read_values(outcomes))
     reasons, skips = read_reasons(output), read_skips(output)
     if not tests and not reasons and len(files) > 1:
         return {}
@@ -91,6 +94,37 @@ def run_files(
     for first in list(records)[:1]:
         records[first]["seconds"] = taken
     return records
+
+
+def run_pytest(command: list[str], root: Path, environment: dict[str, str], seconds: float) -> str:
+    process = subprocess.Popen(
+        command,
+        cwd=root,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        return process.communicate(timeout=seconds)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate()[0]
+
+
+def read_values(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text()) if file.is_file() else {}
+
+
+def compare_outcomes(
+    files: dict[str, dict[str, Any]], checked: dict[str, Any], interpreted: dict[str, Any]
+) -> None:
+    """Put how each test ended, under check and in the interpreter, into its file's record."""
+    for name, found in files.items():
+        own = [test for test in {**checked, **interpreted} if test.startswith(f"{name}::")]
+        both = {test: [checked.get(test), interpreted.get(test)] for test in own}
+        found["beside the interpreter"] = both
 
 
 def describe_file(
@@ -199,6 +233,7 @@ def run_suite(
         left = [file for file in left if str(file.relative_to(root)) not in found]
     return {
         **summarize_tests(test for file in files.values() for test in file["tests"].values()),
+        **summarize_interpreter(files.values()),
         "not_run": [str(file.relative_to(root)) for file in left],
         "files": files,
     }
@@ -224,16 +259,37 @@ def summarize_tests(all_tests: Iterable[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def summarize_interpreter(files: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Count the tests that pass in the interpreter, under check, or in both."""
+    pairs = [pair for file in files for pair in file.get("beside the interpreter", {}).values()]
+    if not pairs:
+        return {}
+    passes = [[one is not None and one["outcome"] == "passed" for one in pair] for pair in pairs]
+    both = [pair for pair, passed in zip(pairs, passes, strict=True) if all(passed)]
+    return {
+        "tests": len(pairs),
+        "passed under check": sum(first for first, _ in passes),
+        "passed in the interpreter": sum(second for _, second in passes),
+        "passed in both": len(both),
+        "CPU seconds of those": [
+            round(sum(pair[side]["seconds"] for pair in both), 1) for side in (0, 1)
+        ],
+    }
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("python")
     parser.add_argument("suites", nargs="+", metavar="NAME=TESTS")
     parser.add_argument("--limit", type=int, default=60, help="CPU seconds of a test")
+    parser.add_argument("--cases", type=int, default=1, help="of a function")
+    parser.add_argument("--import-mode", default="importlib", help="pytest's own")
     parser.add_argument("--sample", type=int, default=0, help="functions of a file; 0 is all")
     parser.add_argument("--grace", type=float, default=120, help="seconds past the budget")
     parser.add_argument("--budget", type=float, default=1500, help="seconds of a suite")
     parser.add_argument("--together", type=int, default=1, help="files of a process")
     parser.add_argument("--without", nargs="+", default=[], metavar="TEST")
     parser.add_argument("--cuda-kernels", action="store_true")
+    parser.add_argument("--beside-interpreter", metavar="OPTIONS")
     parser.add_argument("--again", nargs="+", default=[], metavar="FILE", help="its last words")
     parser.add_argument("--known", type=Path, nargs="+", default=[], metavar="RECORD")
 

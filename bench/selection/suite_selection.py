@@ -1,8 +1,10 @@
-"""A pytest plugin for the case `other_suites`: the smallest case of each function, limits of time.
+"""A pytest plugin for the case `other_suites`: the smallest cases of each function, limits of time.
 
-SUITE_SAMPLE=N takes N functions of each file, the same ones at each run. SUITE_WITHOUT names
-functions that do not run, SUITE_COUNTS a file for how many there were. A test's limit is of this
-process's CPU time: others' load ends none.
+SUITE_CASES=N takes the N smallest cases of each function (1), SUITE_SAMPLE=N takes N functions of
+each file, the same ones at each run. SUITE_WITHOUT names
+functions that do not run, SUITE_COUNTS a file for how many there were, SUITE_OUTCOMES one for what
+became of each test and its CPU time. A test's limit is of this process's CPU time: others' load
+ends none.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ import pytest
 
 _LIMIT = int(os.environ.get("SUITE_LIMIT", "60"))
 _WITHOUT = [name for name in os.environ.get("SUITE_WITHOUT", "").split(",") if name]
+_CASES = int(os.environ.get("SUITE_CASES", "1"))
 _SAMPLE = int(os.environ.get("SUITE_SAMPLE", "0"))
+_seconds: dict[str, float] = {}
+_outcomes: dict[str, dict[str, Any]] = {}
 _DEADLINE = time.monotonic() + float(os.environ.get("SUITE_BUDGET", "inf"))
 
 
@@ -43,16 +48,17 @@ def _measure_case(item: pytest.Item) -> int:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     cases: dict[str, int] = defaultdict(int)
-    smallest: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
+    smallest: dict[str, dict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
         name = item.nodeid.partition("[")[0]
         file = name.partition("::")[0]
         cases[file] += 1
-        functions = smallest[file]
-        if name not in functions or _measure_case(item) < _measure_case(functions[name]):
-            functions[name] = item
+        smallest[file][name].append(item)
+    for functions in smallest.values():
+        for name, own in functions.items():
+            functions[name] = sorted(own, key=_measure_case)[:_CASES]
     chosen = {file: _choose_items(file, functions) for file, functions in smallest.items()}
-    items[:] = [item for functions in chosen.values() for item in functions]
+    items[:] = [item for own in chosen.values() for item in own]
     counts: dict[str, dict[str, Any]] = {
         file: {"cases": cases[file], "functions": len(smallest[file]), "run": len(functions)}
         for file, functions in chosen.items()
@@ -64,12 +70,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         Path(place).write_text(json.dumps(counts))
 
 
-def _choose_items(file: str, functions: dict[str, pytest.Item]) -> list[pytest.Item]:
+def _choose_items(file: str, functions: dict[str, list[pytest.Item]]) -> list[pytest.Item]:
     names = [name for name in functions if not name.endswith(tuple(_WITHOUT))]
     if _SAMPLE and len(names) > _SAMPLE:
         chosen = set(random.Random(file).sample(names, _SAMPLE))
         names = [name for name in names if name in chosen]
-    return [functions[name] for name in names]
+    return [item for name in names for item in functions[name]]
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
@@ -86,8 +92,22 @@ def pytest_runtest_call(item: pytest.Item) -> Any:
 
     before = signal.signal(signal.SIGPROF, stop)
     signal.setitimer(signal.ITIMER_PROF, _LIMIT)
+    began = time.process_time()
     try:
         return (yield)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+        _seconds[item.nodeid] = round(time.process_time() - began, 3)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" or report.outcome != "passed":
+        seconds = _seconds.get(report.nodeid, 0)
+        _outcomes[report.nodeid] = {"outcome": report.outcome, "seconds": seconds}
+
+
+def pytest_sessionfinish() -> None:
+    if place := os.environ.get("SUITE_OUTCOMES"):
+        Path(place).write_text(json.dumps(_outcomes))

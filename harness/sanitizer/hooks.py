@@ -62,16 +62,22 @@ class _OwnToolkit:
         environment["CUDA_HOME"] = environment["CUDA_PATH"] = str(self.home)
 
 
+_USUAL_TOOLKIT = Path("/usr/local/cuda")
+
+
 def _find_own_toolkit() -> BuildToolkit:
-    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    home = Path(os.environ.get("CUDA_HOME") or Path(nvcc).resolve().parent.parent)
-    if not any((home / name / "libcudart.so.13").exists() for name in ("lib", "lib64")):
-        raise NotReadyError(
-            f"kernels are built with a CUDA 13 toolkit, and {home} is none: set CUDA_HOME, or "
-            "`pip install nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl` and name its "
-            "folder `nvidia/cu13`"
-        )
-    return _OwnToolkit(home)
+    nvcc = shutil.which("nvcc")  # it may be a script that calls the toolkit's
+    homes = [*([Path(nvcc).resolve().parent.parent] if nvcc else ()), _USUAL_TOOLKIT]
+    if chosen := os.environ.get("CUDA_HOME"):
+        homes = [Path(chosen)]
+    for home in homes:
+        if any((home / name / "libcudart.so.13").exists() for name in ("lib", "lib64")):
+            return _OwnToolkit(home)
+    raise NotReadyError(
+        f"kernels are built with a CUDA 13 toolkit, and {homes[0]} is none: set CUDA_HOME, or "
+        "`pip install nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-cccl` and name its "
+        "folder `nvidia/cu13`"
+    )
 
 
 def _find_no_headers(may_install: bool) -> Path | None:

@@ -7,6 +7,7 @@ the module of `-p unfix_check` (`harness/startup`), which requests the checks wi
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
 
@@ -26,14 +27,29 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARKER)
 
 
+def _read_checks(words: str) -> str:
+    """Read the option's value, which may be the path behind a plain `--sanitize`."""
+    if Path(words.partition("::")[0]).exists():
+        from harness.sanitizer.violations.kinds import CHECK_NAMES
+
+        if words not in CHECK_NAMES:
+            raise argparse.ArgumentTypeError(
+                f"{words} is no check: write --sanitize=all, or {words} in front of --sanitize"
+            )
+    return words
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("unfix", "kernels under check")
     group.addoption(
         "--sanitize",
+        nargs="?",
+        const="all",
+        type=_read_checks,
         metavar="CHECKS",
         help="run each test with its Triton kernels under these checks: bounds, overflow, races, "
-        "uninitialized, or all; a report fails the test. bounds=storage: a pointer may reach the "
-        "whole storage that its tensor is a view of",
+        "uninitialized, or all (default); a report fails the test. bounds=storage: a pointer may "
+        "reach the whole storage that its tensor is a view of",
     )
     group.addoption(
         "--sanitize-device",
@@ -82,7 +98,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     if options[_OPTION] is None and not is_requested:
         alone = [name for name, value in options.items() if name.startswith(_PREFIX) and value]
         if alone:
-            raise pytest.UsageError(f"--{alone[0].replace('_', '-')} needs --sanitize=CHECKS")
+            raise pytest.UsageError(f"--{alone[0].replace('_', '-')} needs --sanitize")
         return
     from harness.core import paths
     from harness.core.errors import UnfixError

@@ -233,7 +233,7 @@ class SampledLauncher(CpuLauncher):
         if not self._slices:
             return super()._run_programs(launch, kernel, binder, bound)
         if self._current is None:
-            program, numbers = self._get_program(launch.kernel, kernel, binder, bound)
+            program, numbers = self.get_program(launch.kernel, kernel, binder, bound)
             arguments = (*bound.runtime_arguments(), *numbers)
             self._encode_arguments(launch, arguments, program.lowered)
             return []

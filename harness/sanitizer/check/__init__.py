@@ -3,6 +3,8 @@
 Programs import these names from `harness.checking`.
 """
 
+import torch  # noqa: F401 - alone: hooks behind its import need all modules of this folder
+
 from harness.sanitizer.check.declarations import Check
 from harness.sanitizer.check.session import checked, preload_checker, run_kernels_on_cpu
 from harness.sanitizer.check.virtual_memory import virtual_zeros

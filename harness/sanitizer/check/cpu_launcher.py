@@ -28,11 +28,8 @@ from harness.sanitizer.check.options import CheckOptions
 from harness.sanitizer.check.program_order import NEARLY_ORDERED
 from harness.sanitizer.check.region_tables import RegionTables
 from harness.sanitizer.check.repeated_launch import HARMLESS_READ, is_harmless_read, keep_memory
-from harness.sanitizer.check.tracked_memory import (
-    MemoryTracker,
-    ProgramId,
-    TensorSpan,
-)
+from harness.sanitizer.check.tracked_memory import MemoryTracker, ProgramId, TensorSpan
+from harness.sanitizer.check.tuning import make_configuration_check
 from harness.sanitizer.cpu import program_cache
 from harness.sanitizer.cpu.abi import (
     KINDS_PER_SITE,
@@ -101,6 +98,7 @@ class CpuLauncher:
         self._patches.enter_context(
             adapter.run_launches_with(
                 launch_kernel,
+                make_configuration_check(self),
                 self._launches.configuration_counts.__setitem__,
                 self._options.all_configurations,
             )
@@ -127,8 +125,7 @@ class CpuLauncher:
             hook(*args, **options)
         names = kernel.signature.parameters
         adapter.check_options({key: value for key, value in options.items() if key not in names})
-        if compiled_kernels.is_observed_by_compile_hooks():
-            compiled_kernels.compile_for_card(kernel, args, options)
+        compiled_kernels.show_to_hooks(kernel, args, options)
         binder = frontend.get_binder(kernel)
         with torch._C.DisableTorchFunction():
             bound = self.bind_call(binder, args, options)
@@ -139,7 +136,7 @@ class CpuLauncher:
             dict(bound.values),
             kernel.fn.__module__,
             find_place(kernel.fn),
-            compiled_kernels.is_in_debug_mode(kernel, options),
+            adapter.is_in_debug_mode(kernel, options),
             options={key: value for key, value in options.items() if key not in names},
         )
         binder.record(bound, launch.grid)
@@ -179,7 +176,7 @@ class CpuLauncher:
         finally:  # an error whose frame refers to it would keep the tensors alive
             del last, violations
 
-    def _get_program(
+    def get_program(
         self, name: str, kernel: Any, binder: CallBinder, bound: BoundCall
     ) -> tuple[CompiledProgram, tuple[RuntimeArgument, ...]]:
         """Return the program for a call, and the constants that it takes as arguments."""
@@ -231,7 +228,7 @@ class CpuLauncher:
         if chosen is not None and not chosen:
             return []  # no program runs, so none is compiled
         process = self._state
-        program, numbers = self._get_program(launch.kernel, kernel, binder, bound)
+        program, numbers = self.get_program(launch.kernel, kernel, binder, bound)
         lowered = program.lowered
         launch_limits.refuse_shared_memory(launch, lowered, kernel)
         launch.approximations = lowered.approximations

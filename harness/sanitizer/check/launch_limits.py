@@ -28,6 +28,7 @@ from harness.sanitizer.triton.line_tracing import find_caller
 from harness.sanitizer.violations.exceptions import LaunchRefused
 
 _WARP = 32
+_INVALID = "Triton Error [CUDA]: invalid argument"
 
 
 class RefusedPointer(LaunchRefused, ValueError):
@@ -41,22 +42,24 @@ class RefusedGrid(LaunchRefused, RuntimeError):
 class RefusedResources(LaunchRefused, OutOfResources):  # type: ignore[misc]
     """More threads or shared memory than the card has for a block."""
 
-    def __init__(self, headline: str, required: int, limit: int, name: str) -> None:
-        LaunchRefused.__init__(self, headline, None, (f"launched at {find_caller()}",))
-        self.required, self.limit, self.name = required, limit, name
+    def __init__(self, kernel: str, required: int, limit: int, name: str) -> None:
+        words = f"out of resource: {name}, Required: {required}, Hardware limit: {limit}"
+        called = (f"launched at {find_caller()}",)
+        LaunchRefused.__init__(self, f"{kernel}: {words}, of a block", None, called)
+        self.kernel, self.required, self.limit, self.name = kernel, required, limit, name
 
     def __str__(self) -> str:
         return LaunchRefused.__str__(self)
 
     def __reduce__(self) -> Any:
-        return type(self), (self.headline, self.required, self.limit, self.name)
+        return type(self), (self.kernel, self.required, self.limit, self.name)
 
 
 def find_grid_refusal(kernel: str, sides: Iterable[Any]) -> RefusedGrid | None:
     """Find why no card launches such a grid; an empty one launches nothing."""
     words = describe_beyond_limits("a grid", to_full_grid(sides), GRID_LIMITS, smallest=0)
     called = (f"launched at {find_caller()}",)
-    return RefusedGrid(f"{kernel}: {words}", None, called) if words else None
+    return RefusedGrid(f"{kernel}: {_INVALID}: {words}", None, called) if words else None
 
 
 def refuse_grid(launch: KernelLaunch) -> None:
@@ -66,29 +69,28 @@ def refuse_grid(launch: KernelLaunch) -> None:
         raise refusal
     threads = _WARP * int(options.get("num_warps", 4))
     if threads > MAX_THREADS:
-        words = f"{threads} threads in a program, and a block has at most {MAX_THREADS}"
-        raise RefusedResources(f"{launch.kernel}: {words}", threads, MAX_THREADS, "threads")
+        raise RefusedResources(launch.kernel, threads, MAX_THREADS, "threads")
     if options.get("launch_cooperative_grid"):
         card = get_card()
         at_once = card.multiprocessors * (card.threads_per_multiprocessor // threads)
         if (programs := math.prod(launch.grid)) > at_once:
-            words = f"{programs} programs in a cooperative launch, and {at_once} run at once"
-            raise RefusedGrid(f"{launch.kernel}: {words} at most", None, called)
+            words = (
+                f"{programs} programs in a cooperative launch, and {at_once} run at once at most"
+            )
+            raise RefusedGrid(f"{launch.kernel}: {_INVALID}: {words}", None, called)
 
 
 def refuse_host_memory(launch: KernelLaunch) -> None:
     """Raise for a tensor of the CPU, in a session whose kernels are a GPU's."""
-    for name, value in launch.arguments.items():
+    for place, (name, value) in enumerate(launch.arguments.items()):
         base = getattr(value, "base", value)
         if not isinstance(base, torch.Tensor) or base.device.type != "cpu":
             continue
         if base.data_ptr() and not host_memory.is_reachable(base):
-            words = f"{name} is a tensor of the CPU ({base.dtype} {list(base.shape)})"
-            raise RefusedPointer(
-                f"{launch.kernel}: {words}, which the card cannot access",
-                None,
-                (f"launched at {find_caller()}",),
-            )
+            tensor = f"{name} is a tensor of the CPU ({base.dtype} {list(base.shape)})"
+            words = f"Pointer argument (at {place}) cannot be accessed from Triton: {tensor}"
+            called = (f"launched at {find_caller()}",)
+            raise RefusedPointer(f"{launch.kernel}: {words}", None, called)
 
 
 def refuse_shared_memory(launch: KernelLaunch, lowered: LoweredKernel, kernel: Any) -> None:
@@ -100,5 +102,4 @@ def refuse_shared_memory(launch: KernelLaunch, lowered: LoweredKernel, kernel: A
     arguments = tuple(launch.arguments.values())
     required = int(compile_for_card(kernel, arguments, launch.options).metadata.shared)
     if required > limit:
-        words = f"{required} bytes of shared memory, and the card has {limit} for a block"
-        raise RefusedResources(f"{launch.kernel}: {words}", required, limit, "shared memory")
+        raise RefusedResources(launch.kernel, required, limit, "shared memory")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -33,8 +34,10 @@ from triton.runtime.jit import JITCallable, JITFunction, create_function_from_si
 
 from harness.core.preparation import announce_preparation
 from harness.sanitizer.device.triton_driver import VirtualDriver, measure_call
+from harness.sanitizer.llvm.number_formats import UnsupportedOnCpu
 from harness.sanitizer.triton import jit_kernels
 from harness.sanitizer.triton.symbolic_int import SymbolicInt
+from harness.sanitizer.violations.exceptions import UncheckableKernel
 
 COMPUTE_CAPABILITY = 89
 TARGET = GPUTarget("cuda", COMPUTE_CAPABILITY, 32)
@@ -91,8 +94,14 @@ def asks_for_warps(function: Any) -> bool:
     return any(not _WARP_QUERIES.isdisjoint(code.co_names) for code in codes)
 
 
+def is_in_debug_mode(kernel: Any, options: dict[str, Any]) -> bool:
+    return bool(options.get("debug", kernel.debug) or triton.knobs.runtime.debug)
+
+
 def check_options(options: dict[str, Any]) -> None:
     """Raise Triton's own error for options of a launch that it does not take on this card."""
+    if file := options.get("ir_override"):
+        raise UncheckableKernel(f"ir_override: {file} would run in place of the kernel")
     known = make_backend(driver.active.get_current_target()).parse_options(options).__dict__
     for name in options:
         if name not in known:
@@ -107,16 +116,23 @@ def compile_to_mlir(
 ) -> str:
     """Return the kernel's IR in MLIR's generic form, with one syntax for all operations."""
     backend = make_backend(TARGET)
-    # The back ends look for overflow themselves; the kernel's own assertions are kept.
+    # The kernel's own assertions are kept; those of overflow are, where a card has them.
     own = {"debug": True, "sanitize_overflow": False}
-    options = backend.parse_options((launch_options or {}) | own)
+    options = backend.parse_options(own | (launch_options or {}))
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
     hooks = backend.get_codegen_implementation(options), backend.get_module_map(), context
     with accept_symbolic_ints(), _cache_parsed_sources(), _inline_all_calls():
         module = ASTSource(kernel, signature, constants, {}).make_ir(TARGET, options, *hooks)
-    module = backend.make_ttir(module, {}, options, COMPUTE_CAPABILITY)
+    descriptors = sorted(set(re.findall(r"tt\.descriptor_\w+", str(module))))
+    try:
+        module = backend.make_ttir(module, {}, options, COMPUTE_CAPABILITY)
+    except RuntimeError as error:
+        if not descriptors:
+            raise
+        words = f"no plain accesses do the same as {' or '.join(descriptors)}"
+        raise UnsupportedOnCpu(words) from error
     return print_generic_module(module)
 
 
@@ -227,13 +243,17 @@ _original_bench = Autotuner._bench
 
 @contextlib.contextmanager
 def run_launches_with(
-    run: RunKernel, on_tuned: Callable[[str, int], None], all_configurations: bool = False
+    run: RunKernel,
+    check: RunKernel,
+    on_tuned: Callable[[str, int], None],
+    all_configurations: bool = False,
 ) -> Iterator[None]:
     """Have `run` launch every kernel, without a GPU or a real driver.
 
-    Of an autotuned kernel the first configuration is launched, for none is faster here, and
-    `on_tuned` gets its name and how many it has. With `all_configurations` each one is launched
-    once before, as on a GPU. No timings are kept on disk: a GPU's would be lost.
+    Of an autotuned kernel the first configuration is launched that `check` does not refuse, for
+    none is faster here, and `on_tuned` gets its name and how many it has. With `all_configurations`
+    each one is launched once before, as on a GPU. No timings are kept on disk: a GPU's would be
+    lost.
     """
     import torch
 
@@ -241,8 +261,21 @@ def run_launches_with(
     replaced = {name: Autotuner.__dict__[name] for name in ("_bench", "check_disk_cache")}
     active = driver._active
 
+    is_found = False
+
+    def check_first(launch: Callable[[], None]) -> None:
+        nonlocal is_found
+        if not is_found:
+            before = jit_kernels.replace_run(JITFunction, check)
+            try:
+                launch()
+            finally:
+                jit_kernels.replace_run(JITFunction, before)
+            is_found = True
+
     def measure_nothing(launch: Callable[[], None], *args: Any, **options: Any) -> Any:
-        return measure_call(launch if all_configurations else lambda: None, *args, **options)
+        call = launch if all_configurations else functools.partial(check_first, launch)
+        return measure_call(call, *args, **options)
 
     def bench(tuner: Any, *args: Any, **options: Any) -> Any:
         on_tuned(tuner.base_fn.__name__, len(tuner.configs))
@@ -253,6 +286,8 @@ def run_launches_with(
             del tuner.__dict__["do_bench"]
 
     def tune(tuner: Any, key: Any, configs: Any, bench_all: Callable[[], None]) -> bool:
+        nonlocal is_found
+        is_found = False
         bench_all()
         return False
 

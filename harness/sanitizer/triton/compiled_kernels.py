@@ -83,13 +83,19 @@ def compile_for_card(kernel: Any, args: tuple[Any, ...], options: dict[str, Any]
             kernel.pre_run_hooks = hooks
 
 
-def is_observed_by_compile_hooks() -> bool:
+def show_to_hooks(kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Compile and load a kernel for a card if the program has set hooks that observe this."""
     runtime = knobs.runtime
-    return runtime.jit_cache_hook is not None or runtime.jit_post_compile_hook is not None
+    loads = _find_hooks(runtime.kernel_load_start_hook, runtime.kernel_load_end_hook)
+    if loads or _find_hooks(runtime.jit_cache_hook, runtime.jit_post_compile_hook):
+        compiled = compile_for_card(kernel, args, options)
+        if loads and compiled is not None:
+            compiled._init_handles()
 
 
-def is_in_debug_mode(kernel: Any, options: dict[str, Any]) -> bool:
-    return bool(options.get("debug", kernel.debug) or knobs.runtime.debug)
+def _find_hooks(*hooks: Any) -> list[Any]:
+    """List those that the program has set; a chain of hooks may be empty."""
+    return [hook for hook in hooks if hook is not None and getattr(hook, "calls", True)]
 
 
 @contextlib.contextmanager
@@ -98,7 +104,7 @@ def call_launch_hooks(
 ) -> Iterator[None]:
     """Call the hooks that the program has set for each launch, before and after this one."""
     enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-    hooks = [hook for hook in (enter, leave) if hook is not None and getattr(hook, "calls", True)]
+    hooks = _find_hooks(enter, leave)
     if not hooks:
         yield
         return

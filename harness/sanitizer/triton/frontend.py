@@ -96,6 +96,9 @@ class CallBinder:
         if any(callable(value) and adapter.asks_for_warps(value) for value in values.values()):
             names = (*names, "num_warps")
         named = tuple((name, launch_options[name]) for name in names if name in launch_options)
+        if adapter.is_in_debug_mode(self._kernel, options):  # Triton asserts that nothing overflows
+            checks_overflow = options.get("sanitize_overflow", True)
+            named = (*named, ("sanitize_overflow", checks_overflow))
         key = (types, constants, *named)
         return BoundCall(values, types, constants, key, options=named)
 

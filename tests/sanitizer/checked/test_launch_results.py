@@ -24,7 +24,7 @@ from triton.language.extra.cuda import num_threads
 from triton.runtime.errors import OutOfResources
 
 from harness import checking
-from harness.checking import KernelAssertion, OutOfBounds
+from harness.checking import KernelAssertion, OutOfBounds, UncheckableKernel
 from harness.sanitizer.violations.exceptions import LaunchRefused
 
 
@@ -60,6 +60,44 @@ def test_warmup_compiles_and_launches_nothing() -> None:
         x = make_numbers(16)
         compiled[(2, 1, 1)](x, 16, 8)
         assert x.tolist() == [2 * number for number in range(16)]
+
+
+def test_hooks_of_loading_get_the_compiled_kernel_once() -> None:
+    loaded: list[str] = []
+
+    def load(module: Any, function: Any, name: str, group: Any, key: str) -> None:
+        loaded.append(name)
+
+    runtime = knobs.runtime
+    hooks = (runtime.kernel_load_start_hook, runtime.kernel_load_end_hook)
+    for hook in hooks:
+        hook.add(load)
+    try:
+        with check_on_cpu():
+            for _ in range(2):
+                double_numbers[(2,)](make_numbers(16), 16, BLOCK=8, num_stages=9)
+    finally:
+        for hook in hooks:
+            hook.remove(load)
+    assert loaded == ["double_numbers"] * 2
+
+
+def test_a_launch_with_another_ir_is_refused() -> None:
+    with (
+        check_on_cpu(),
+        pytest.raises(UncheckableKernel, match=r"ir_override: other\.ttir would run"),
+    ):
+        double_numbers[(2,)](make_numbers(16), 16, BLOCK=8, ir_override="other.ttir")
+
+
+def test_in_debug_mode_an_overflow_is_tritons_assertion() -> None:
+    numbers = torch.full((8,), 2**30, dtype=torch.int32)
+    with pytest.raises(KernelAssertion, match="int32 overflow detected for operation mul"):
+        launch_checked(double_numbers, (1,), numbers, 8, BLOCK=8, debug=True)
+    launch_checked(double_numbers, (1,), numbers, 8, BLOCK=8)
+    assert numbers.tolist() == [-(2**31)] * 8
+    launch_checked(double_numbers, (1,), numbers, 8, BLOCK=8, debug=True, sanitize_overflow=False)
+    assert numbers.tolist() == [0] * 8
 
 
 def test_launch_hooks_get_what_the_kernel_says_of_its_launch() -> None:
@@ -173,8 +211,18 @@ def test_an_error_of_tritons_compiler_stays_its_own_and_counts_no_launch() -> No
 @pytest.mark.parametrize(
     ("kind", "grid", "options", "words"),
     [
-        (RuntimeError, (1, 70_000), {}, r"a grid of \(1, 70000, 1\): at most"),
-        (OutOfResources, (1,), {"num_warps": 64}, "2048 threads in a program, and a block has at"),
+        (
+            RuntimeError,
+            (1, 70_000),
+            {},
+            r"Triton Error \[CUDA\]: invalid argument: a grid of \(1, 70000, 1\): at most",
+        ),
+        (
+            OutOfResources,
+            (1,),
+            {"num_warps": 64},
+            "out of resource: threads, Required: 2048, Hardware limit: 1024",
+        ),
         (AssertionError, (1,), {"num_warps": 5}, "num_warps must be a power of 2"),
         (
             RuntimeError,
@@ -199,7 +247,7 @@ def test_what_a_card_refuses_is_the_error_of_tritons_with_its_numbers(
 def test_a_tile_that_no_card_has_shared_memory_for_is_refused() -> None:
     x, y = (torch.ones(64, 1024, dtype=torch.bfloat16), torch.ones(1024, 128, dtype=torch.bfloat16))
     out = torch.zeros(64, 128)
-    message = r"multiply_tiles: 393216 bytes of shared memory, and the card has 232448 for a block"
+    message = "out of resource: shared memory, Required: 393216, Hardware limit: 232448, of a block"
     with pytest.raises(LaunchRefused, match=message), check_on_cpu():
         multiply_tiles[(1,)](x, y, out, K=1024, num_warps=16)
     with check_on_cpu():

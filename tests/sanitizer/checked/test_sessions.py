@@ -93,7 +93,7 @@ def test_a_session_refuses_tritons_interpreter() -> None:
 def test_a_launch_of_no_program_is_listed_and_compiles_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(CpuLauncher, "_get_program", lambda *_: pytest.fail("a program is made"))
+    monkeypatch.setattr(CpuLauncher, "get_program", lambda *_: pytest.fail("a program is made"))
     target = torch.zeros(4, dtype=torch.int8)
     with check_on_cpu() as session:
         session.run_only("by_row", [])

@@ -8,7 +8,9 @@ import pytest
 import torch
 import triton
 from checks import check_on_cpu, launch_checked, make_numbers
-from tuned_to_check import copy_in_blocks, scale_first
+from triton.compiler.errors import CompileTimeAssertionFailure
+from triton.runtime.errors import OutOfResources
+from tuned_to_check import copy_eight, copy_in_blocks, scale_first
 
 from harness import checking
 
@@ -25,6 +27,17 @@ def test_the_first_configuration_runs_and_their_number_is_known() -> None:
         copy_in_blocks[(1,)](make_numbers(8), make_numbers(8), 8)
         assert [launch.arguments["BLOCK"] for launch in session.launches] == [8]
         assert session.launches.configuration_counts == {"copy_in_blocks": 3}
+
+
+def test_configurations_that_a_card_refuses_are_dropped_without_a_launch() -> None:
+    hooks: list[object] = []
+    copy_eight.post_hook = lambda *_, exception: hooks.append(exception)
+    with check_on_cpu() as session:
+        copy_eight[(1,)](make_numbers(8), make_numbers(8))
+        [launch] = session.launches
+        assert (launch.arguments["BLOCK"], launch.options["num_warps"]) == (8, 4)
+    assert isinstance(hooks[0], OutOfResources)
+    assert isinstance(hooks[1], CompileTimeAssertionFailure)
 
 
 def test_every_configuration_runs_if_the_session_asks_for_it() -> None:

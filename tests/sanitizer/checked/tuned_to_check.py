@@ -12,6 +12,18 @@ def copy_in_blocks(source, target, count, BLOCK: tl.constexpr):
     tl.store(target + at, tl.load(source + at), mask=at < count)
 
 
+WIDE = [triton.Config({"BLOCK": 8}, num_warps=64), triton.Config({"BLOCK": 4})]
+
+
+@triton.autotune(configs=[*WIDE, triton.Config({"BLOCK": 8}), triton.Config({"BLOCK": 16})], key=[])
+@triton.jit
+def copy_eight(source, target, BLOCK: tl.constexpr):
+    """No card takes the first configuration; the second one fails a static assertion."""
+    tl.static_assert(BLOCK >= 8)
+    at = tl.arange(0, BLOCK)
+    tl.store(target + at, tl.load(source + at))
+
+
 @triton.jit(noinline=True)
 def scale(value, factor):
     if factor > 1.0:

@@ -1,34 +1,52 @@
-"""torch's own extensions (`load`, `load_inline`), called directly or as operators, on this CPU."""
+"""torch's own extensions, called directly or as operators, on this CPU.
+
+They are built by `load` and `load_inline` while a program runs, or by a `setup.py` before.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import sys
+from collections.abc import Iterator
 from typing import Any
 
+from harness.sanitizer.hooks import HOOKS
 from harness.sanitizer.plugins import SanitizerPlugin
 
-_BUILDER = "torch.utils.cpp_extension"
+_BUILDER, _OPERATORS = "torch.utils.cpp_extension", "torch._ops"
+_open_sessions: list[tuple[Any, contextlib.ExitStack]] = []
 
 
 @functools.cache  # each session of `checked_cuda` calls it
 def _build_cuda_kernels() -> None:
     from harness.core.after_import import call_after_import
     from harness.sanitizer.check import virtual_check
-    from harness.sanitizer.plugins.for_torch import extensions
+    from harness.sanitizer.plugins.for_torch import built_extensions, extensions
 
-    call_after_import({_BUILDER: extensions.hook_builds})
+    call_after_import({_BUILDER: extensions.hook_builds, _OPERATORS: built_extensions.hook_loads})
+    built_extensions.hook_imports()
     virtual_check.SESSION_EXTENSIONS.append(_check_launches)
 
 
-def _check_launches(check: Any) -> contextlib.AbstractContextManager[None]:
-    """Check the launches of a session, if its process imports what builds them."""
-    if _BUILDER not in sys.modules:
-        return contextlib.nullcontext()
+@contextlib.contextmanager
+def _check_launches(check: Any) -> Iterator[None]:
+    """Check the launches of a session; a process that never loads an extension pays nothing."""
+    with contextlib.ExitStack() as stack:
+        _open_sessions.append((check, stack))
+        try:
+            if HOOKS.sees_cuda_launches:
+                check_open_sessions()
+            yield
+        finally:
+            _open_sessions.pop()
+
+
+def check_open_sessions() -> None:
+    """Check launches in the sessions that are open: an extension may be built inside of a test."""
     from harness.sanitizer.cuda import session
 
-    return session.check_launches(check)
+    for check, stack in _open_sessions[-1:]:
+        stack.enter_context(session.check_launches(check))
 
 
 PLUGIN = SanitizerPlugin(build_cuda_kernels=_build_cuda_kernels)

@@ -1,4 +1,4 @@
-"""CUDA extensions that torch builds while a program runs, on the virtual GPU.
+"""CUDA extensions that torch builds, while a program runs or for `setup.py`, on the virtual GPU.
 
 torch's own code writes the build file and calls nvcc and the C++ compiler; it is told that there is
 a toolkit, a card that takes PTX with source lines, and no libtorch_cuda. The built module's
@@ -9,11 +9,13 @@ only launches.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,15 @@ from harness.sanitizer.cuda.host_signatures import ExportingModule
 from harness.sanitizer.device import graphs
 from harness.sanitizer.device.cards import get_card
 from harness.sanitizer.hooks import HOOKS
+from harness.sanitizer.plugins import for_torch
 
 _FOLDER = Path(__file__).parent
+BUILD_MARK = "unfix: built for the virtual GPU: "  # in the extension, before its sources' paths
 _MISSING_LIBRARIES = frozenset(("-lc10_cuda", "-ltorch_cuda"))
+_C_FLAGS, _CUDA_FLAGS = ["-O0"], ["-lineinfo", "--no-compress"]
 _OPTIONS = {
-    "extra_cflags": ["-O0"],
-    "extra_cuda_cflags": ["-lineinfo", "--no-compress"],
+    "extra_cflags": _C_FLAGS,
+    "extra_cuda_cflags": _CUDA_FLAGS,
     "extra_include_paths": [str(_FOLDER / "include")],
 }
 
@@ -40,17 +45,38 @@ class ExtensionModule(ExportingModule):
     """A loaded extension; each of its functions is one host call."""
 
     def _wrap_export(self, name: str, names: tuple[str, ...], function: Any) -> Any:
-        full = f"{self._name}.{name}"
-        run = functools.partial(CALLS.run, full, names, set())
+        return make_host_call(f"{self._name}.{name}", names, function)
 
-        def call(*args: Any) -> Any:
-            return graphs.run_captured(full, lambda *given: run(function, given), *args)
 
-        return call
+def make_host_call(full: str, names: tuple[str, ...], function: Any) -> Any:
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        return _run_host_call(full, names, function, args, options)
+
+    return call
+
+
+def _run_host_call(
+    full: str, names: tuple[str, ...], function: Any, args: tuple[Any, ...], options: dict[str, Any]
+) -> Any:
+    """Call a function whose positional arguments have these names."""
+    place = len(args)
+    named = (*(names if not options else _fill_names(names, place)), *options)
+
+    def run(*given: Any) -> Any:
+        return function(*given[:place], **dict(zip(options, given[place:], strict=True)))
+
+    run_call = functools.partial(CALLS.run, full, named, set())
+    return graphs.run_captured(full, lambda *given: run_call(run, given), *args, *options.values())
+
+
+def _fill_names(names: tuple[str, ...], count: int) -> tuple[str, ...]:
+    return tuple(names[at] if at < len(names) else f"argument {at}" for at in range(count))
 
 
 def hook_builds(cpp_extension: Any) -> None:
-    """Have `load` and `load_inline` build for the virtual card, and wrap what they load."""
+    """Have extensions built for the virtual card, and wrap what `load` and `load_inline` load."""
+    _hook_setup(cpp_extension)
     compile_module = cpp_extension._jit_compile
     signature = inspect.signature(compile_module)
 
@@ -67,19 +93,76 @@ def hook_builds(cpp_extension: Any) -> None:
         given["sources"] = [*sources, str(_FOLDER / "c10_cuda.cpp")]
         for name, more in _OPTIONS.items():
             given[name] = [*more, *(given[name] or ())]
-        begun, operators = time.monotonic(), _list_operators()
-        with announce_preparation():
+        with check_new_operators(), _report_build(given["name"], given["build_directory"]):
             module = compile_module(*call.args, **call.kwargs)
-        if (seconds := time.monotonic() - begun) >= 1:
-            words = f"the extension {given['name']} was built in {seconds:.0f} s"
-            print(f"unfix: {words}, into {given['build_directory']}", file=sys.stderr)
-        if registered := _list_operators() - operators:
-            _check_calls(registered)
         if not given["is_python_module"]:
             return module
         return ExtensionModule(module, given["name"], {}, sources)
 
     cpp_extension._jit_compile = build
+
+
+def _hook_setup(cpp_extension: Any) -> None:
+    """Have what a `setup.py` of this process builds run on the virtual card."""
+    declare, builder = cpp_extension.CUDAExtension, cpp_extension.BuildExtension
+    build_extensions = builder.build_extensions
+
+    @functools.wraps(declare)
+    def declare_extension(*args: Any, **options: Any) -> Any:
+        _prepare_process(cpp_extension)  # it asks for CUDA_HOME
+        return declare(*args, **options)
+
+    @functools.wraps(build_extensions)
+    def build(command: Any) -> None:
+        with contextlib.ExitStack() as stack:
+            for extension in command.extensions:
+                if any(map(cpp_extension._is_cuda_file, extension.sources)):
+                    _prepare_process(cpp_extension)
+                    _add_runtime(extension, Path(command.build_temp))
+                    stack.enter_context(_report_build(extension.name, command.build_lib))
+            build_extensions(command)
+
+    cpp_extension.CUDAExtension, builder.build_extensions = declare_extension, build
+
+
+def _add_runtime(extension: Any, folder: Path) -> None:
+    """Link what stands for libtorch_cuda, with the paths of the sources, and compile for checks."""
+    sources = "\\n".join(os.path.abspath(file) for file in extension.sources)
+    mark = f'__attribute__((used)) static const char mark[] = "{BUILD_MARK}{sources}";\n'
+    folder.mkdir(parents=True, exist_ok=True)
+    runtime = folder / f"{extension.name}_c10_cuda.cpp"
+    runtime.write_text((_FOLDER / "c10_cuda.cpp").read_text() + mark)
+    extension.sources = [*extension.sources, str(runtime)]
+    extension.include_dirs = [str(_FOLDER / "include"), *extension.include_dirs]
+    extension.libraries = [
+        name for name in extension.libraries if f"-l{name}" not in _MISSING_LIBRARIES
+    ]
+    given = extension.extra_compile_args
+    flags = given if isinstance(given, dict) else {"cxx": given, "nvcc": given}
+    extension.extra_compile_args = {
+        **flags,
+        "cxx": [*(flags.get("cxx") or ()), *_C_FLAGS],
+        "nvcc": [*(flags.get("nvcc") or ()), *_CUDA_FLAGS],
+    }
+
+
+@contextlib.contextmanager
+def _report_build(name: str, folder: str) -> Iterator[None]:
+    begun = time.monotonic()
+    with announce_preparation():
+        yield
+    if (seconds := time.monotonic() - begun) >= 1:
+        words = f"the extension {name} was built in {seconds:.0f} s, into {folder}"
+        print(f"unfix: {words}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def check_new_operators() -> Iterator[None]:
+    """Make calls of the operators that are registered meanwhile host calls."""
+    before = _list_operators()
+    yield
+    if registered := _list_operators() - before:
+        _check_calls(registered)
 
 
 def _list_operators() -> set[str]:
@@ -106,26 +189,27 @@ def _wrap_call(call: Any) -> Any:
         if full not in _checked_operators:
             return call(operator, *args, **options)
         overload = getattr(packet, packet.overloads()[0]) if is_packet else operator
-        names = [one.name for one in overload._schema.arguments][: len(args)]
-
-        def function(*given: Any) -> Any:
-            place = len(args)
-            return call(operator, *given[:place], **dict(zip(options, given[place:], strict=True)))
-
-        run_call = functools.partial(CALLS.run, full, (*names, *options), set())
-        values = (*args, *options.values())
-        return graphs.run_captured(full, lambda *given: run_call(function, given), *values)
+        names = tuple(one.name for one in overload._schema.arguments)
+        return _run_host_call(full, names, functools.partial(call, operator), args, options)
 
     return call_operator
 
 
 @functools.cache
-def _prepare_process(cpp_extension: Any) -> None:
-    """Make the toolkit and the stand-in for libcudart known; once in a process."""
+def prepare_launches() -> Any:
+    """Make the stand-in for libcudart known, and return the toolkit; once in a process."""
     toolkit = HOOKS.find_toolkit()
     toolkit.set_variables(os.environ)
     cudart.install_cudart(get_card(), CALLS)
     HOOKS.sees_cuda_launches = True
+    for_torch.check_open_sessions()
+    return toolkit
+
+
+@functools.cache
+def _prepare_process(cpp_extension: Any) -> None:
+    """Make the toolkit known to torch's builds; once in a process."""
+    toolkit = prepare_launches()
     list_flags = cpp_extension._prepare_ldflags
 
     def list_present(*args: Any) -> list[str]:
