@@ -23,6 +23,11 @@ def test_tensors_over_two_ranks() -> None:
     adapter.assert_equals_transformers("llama", RankLayout(tp=2))
 
 
+@pytest.mark.guards("falcon-h1-mamba-summed-twice")
+def test_mamba_beside_attention_over_two_ranks() -> None:
+    adapter.assert_equals_transformers("falcon_h1", RankLayout(tp=2))
+
+
 @pytest.mark.guards("expert-share-off-by-one")
 def test_experts_over_two_ranks() -> None:
     adapter.assert_equals_transformers("mixtral", RankLayout(tp=2, ep=2))
