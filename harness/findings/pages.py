@@ -27,8 +27,9 @@ def make_page(finding: Finding) -> str:
 
 def _list_facts(finding: Finding) -> Iterator[tuple[str, str]]:
     ran = f"; seen on {', '.join(finding.ran)}" if finding.ran else "; not run"
-    is_said = finding.first.removesuffix(" or earlier") in finding.releases
-    first = "" if is_said else f"; first bad: {cut_clause(finding.first)}"
+    first_bad = cut_clause(finding.first)
+    is_said = first_bad.removesuffix(" or earlier") in finding.releases
+    first = "" if is_said else f"; first bad: {first_bad}"
     files, functions = finding.files, finding.functions
     yield "severity", f"{finding.severity.value}; {finding.reach}"
     yield "releases", f"`{finding.releases}`{ran}{first}"
