@@ -8,7 +8,7 @@ from harness.core.errors import UnfixError
 from harness.store.zoo.values import ZooClaim
 
 MOST_RANKS = 8
-REQUESTS = 8  # that a rank has at a time; models with states reserve more than one row each
+REQUESTS = 4  # that a rank has at a time
 
 
 class RankLayout(msgspec.Struct, frozen=True):
