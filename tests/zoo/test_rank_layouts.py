@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from harness.core.errors import UnfixError
+from harness.core.outcomes import Verdict
 from harness.runs.zoo.architecture import Architecture, KnownFailure
 from harness.runs.zoo.rank_layout import RankLayout
-from harness.store.zoo.values import ZooClaim, list_claims
+from harness.store.zoo.values import ArchitectureResult, ClaimResult, ZooClaim, list_claims
 
 
 def test_each_data_parallel_rank_has_a_batch_of_its_own() -> None:
@@ -24,6 +25,15 @@ def test_idle_ranks_are_claimed_of_data_parallel_ones_alone() -> None:
     assert layout.claims == (ZooClaim.RANKS, ZooClaim.IDLE)
     assert set(layout.claims) < set(list_claims(str(layout)))
     assert ZooClaim.IDLE not in {*RankLayout(tp=2).claims, *list_claims("tp 2"), *list_claims("")}
+
+
+def test_ranks_that_end_at_their_first_batch_leave_no_claim_untested() -> None:
+    layout = RankLayout(tp=2, dp=2, enable_dp_attention=True)
+    claims = [ClaimResult(claim, Verdict.HOLDS) for claim in list_claims("tp 2")]
+    result = ArchitectureResult("qwen2", claims, ranks=str(layout))
+    assert result.claims_without_result == ["idle ranks: not tested: it has no result"]
+    claims[2].verdict = Verdict.KNOWN
+    assert result.claims_without_result == []
 
 
 def test_the_last_stage_has_the_logits() -> None:

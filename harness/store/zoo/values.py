@@ -133,6 +133,11 @@ class ArchitectureResult(msgspec.Struct):
         if verdicts & {Verdict.FAILS, Verdict.KNOWN} and not self.starts:
             return []
         tested = {claim.claim for claim in self.claims if claim.verdict is not Verdict.UNTESTED}
+        if any(
+            claim.claim is ZooClaim.RANKS and claim.verdict in (Verdict.FAILS, Verdict.KNOWN)
+            for claim in self.claims
+        ):
+            tested.add(ZooClaim.IDLE)  # ranks that end at their first batch come to no other
         reasons = {claim.claim: claim.headline for claim in self.claims}
         return [
             f"{claim}: not tested: {reasons.get(claim) or 'it has no result'}"
