@@ -40,7 +40,8 @@ def _check_configuration(
     name, binder = str(kernel.fn.__name__), frontend.get_binder(kernel)
     bound = launcher.bind_call(binder, args, options)
     sides = grid(dict(bound.values)) if callable(grid) else grid
-    launch = KernelLaunch(name, to_full_grid(sides), dict(bound.values), options=options)
+    own = {key: value for key, value in options.items() if key not in bound.values}
+    launch = KernelLaunch(name, to_full_grid(sides), dict(bound.values), options=own)
     launch_limits.refuse_grid(launch)
     program, _ = launcher.get_program(name, kernel, binder, bound)
     launch_limits.refuse_shared_memory(launch, program.lowered, kernel)
