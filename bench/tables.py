@@ -234,7 +234,9 @@ def make_language_table() -> str:
     suite = load_record("triton-language")["Triton"]
     files = suite["files"].values()
     pairs = [pair for file in files for pair in file.get("beside the interpreter", {}).values()]
-    outcomes = [Counter(side and side["outcome"] for side in sides) for sides in zip(*pairs)]
+    outcomes = [
+        Counter(side and side["outcome"] for side in sides) for sides in zip(*pairs, strict=True)
+    ]
     own, rows = suite["outcomes"], []
     for name in ("passed", "skipped"):
         rows.append((name, *(f"{counts[name]} of {len(pairs)}" for counts in outcomes)))

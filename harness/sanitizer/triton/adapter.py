@@ -238,7 +238,7 @@ class _CpuDriver(VirtualDriver):
         return torch.device("cpu")
 
 
-_original_bench = Autotuner._bench
+_original_bench, _original_prune = Autotuner._bench, Autotuner.prune_configs
 
 
 @contextlib.contextmanager
@@ -258,10 +258,17 @@ def run_launches_with(
     import torch
 
     run_before = jit_kernels.replace_run(JITFunction, run)
-    replaced = {name: Autotuner.__dict__[name] for name in ("_bench", "check_disk_cache")}
+    replaced = {
+        name: Autotuner.__dict__[name] for name in ("_bench", "check_disk_cache", "prune_configs")
+    }
     active = driver._active
 
     is_found = False
+
+    def prune(tuner: Any, options: dict[str, Any]) -> Any:  # a tuning begins
+        nonlocal is_found
+        is_found = False
+        return _original_prune(tuner, options)
 
     def check_first(launch: Callable[[], None]) -> None:
         nonlocal is_found
@@ -286,12 +293,10 @@ def run_launches_with(
             del tuner.__dict__["do_bench"]
 
     def tune(tuner: Any, key: Any, configs: Any, bench_all: Callable[[], None]) -> bool:
-        nonlocal is_found
-        is_found = False
         bench_all()
         return False
 
-    Autotuner._bench, Autotuner.check_disk_cache = bench, tune
+    Autotuner._bench, Autotuner.check_disk_cache, Autotuner.prune_configs = bench, tune, prune
     if not torch.cuda.is_available():
         driver.set_active(_CpuDriver())
     try:

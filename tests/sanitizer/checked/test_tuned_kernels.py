@@ -8,6 +8,7 @@ import pytest
 import torch
 import triton
 from checks import check_on_cpu, launch_checked, make_numbers
+from launches_to_check import multiply_tiles
 from triton.compiler.errors import CompileTimeAssertionFailure
 from triton.runtime.errors import OutOfResources
 from tuned_to_check import copy_eight, copy_in_blocks, scale_first
@@ -33,11 +34,21 @@ def test_configurations_that_a_card_refuses_are_dropped_without_a_launch() -> No
     hooks: list[object] = []
     copy_eight.post_hook = lambda *_, exception: hooks.append(exception)
     with check_on_cpu() as session:
+        copy_in_blocks[(1,)](make_numbers(8), make_numbers(8), 8)
         copy_eight[(1,)](make_numbers(8), make_numbers(8))
-        [launch] = session.launches
+        _, launch = session.launches
         assert (launch.arguments["BLOCK"], launch.options["num_warps"]) == (8, 4)
     assert isinstance(hooks[0], OutOfResources)
     assert isinstance(hooks[1], CompileTimeAssertionFailure)
+
+
+def test_a_configuration_without_enough_shared_memory_is_dropped() -> None:
+    sizes = [triton.Config({"K": 1024}, num_warps=16), triton.Config({"K": 64})]
+    tuned = triton.autotune(sizes, key=[])(multiply_tiles)
+    x, y = (torch.ones(shape, dtype=torch.bfloat16) for shape in ((64, 1024), (1024, 128)))
+    with check_on_cpu() as session:
+        tuned[(1,)](x, y, torch.zeros(64, 128))
+        assert [launch.arguments["K"] for launch in session.launches] == [64]
 
 
 def test_every_configuration_runs_if_the_session_asks_for_it() -> None:

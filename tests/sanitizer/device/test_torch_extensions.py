@@ -25,8 +25,8 @@ from harness.sanitizer.cuda.host_calls import CALLS
 from harness.sanitizer.cuda.session import CheckedRunner
 from harness.sanitizer.device.record import RECORD
 from harness.sanitizer.hooks import HOOKS
-from harness.sanitizer.plugins import for_torch, load_plugin
-from harness.sanitizer.plugins.for_torch import built_extensions, extensions
+from harness.sanitizer.plugins import load_plugin
+from harness.sanitizer.plugins.for_torch import built_extensions, extensions, open_sessions
 
 KERNEL = """
 __global__ void add_kernel(const float* x, float* out, int count) {
@@ -114,7 +114,7 @@ def test_an_extension_is_built_for_the_virtual_card_and_its_functions_are_host_c
     assert re.search(words, capsys.readouterr().err)
     for _ in range(2):
         load_plugin("torch").build_cuda_kernels()
-    assert [one.__name__ for one in SESSION_EXTENSIONS].count("_check_launches") == 1
+    assert [one.__name__ for one in SESSION_EXTENSIONS].count("check_launches") == 1
     plain = fake._jit_compile("host", ["host.cpp"], None, None, None, "builds", None, True)
     assert not isinstance(plain, extensions.ExtensionModule)
 
@@ -241,9 +241,9 @@ def test_launches_of_an_extension_that_a_test_loads_are_checked(
 ) -> None:
     monkeypatch.setattr(HOOKS, "sees_cuda_launches", False)
     before = CALLS.runner
-    with for_torch._check_launches(SimpleNamespace(memory=None, launches=None, options=None)):
+    with open_sessions.check_launches(SimpleNamespace(memory=None, launches=None, options=None)):
         assert CALLS.runner is before
-        for_torch.check_open_sessions()
+        open_sessions.check_open_sessions()
         assert isinstance(CALLS.runner, CheckedRunner)
     assert CALLS.runner is before
 

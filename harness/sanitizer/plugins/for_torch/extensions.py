@@ -28,7 +28,7 @@ from harness.sanitizer.cuda.host_signatures import ExportingModule
 from harness.sanitizer.device import graphs
 from harness.sanitizer.device.cards import get_card
 from harness.sanitizer.hooks import HOOKS
-from harness.sanitizer.plugins import for_torch
+from harness.sanitizer.plugins.for_torch import open_sessions
 
 _FOLDER = Path(__file__).parent
 BUILD_MARK = "unfix: built for the virtual GPU: "  # in the extension, before its sources' paths
@@ -61,17 +61,16 @@ def _run_host_call(
 ) -> Any:
     """Call a function whose positional arguments have these names."""
     place = len(args)
-    named = (*(names if not options else _fill_names(names, place)), *options)
+    missing = (f"argument {at}" for at in range(len(names), place))
+    named = (*names[:place], *missing, *options)
 
-    def run(*given: Any) -> Any:
+    def call_function(*given: Any) -> Any:
         return function(*given[:place], **dict(zip(options, given[place:], strict=True)))
 
     run_call = functools.partial(CALLS.run, full, named, set())
-    return graphs.run_captured(full, lambda *given: run_call(run, given), *args, *options.values())
-
-
-def _fill_names(names: tuple[str, ...], count: int) -> tuple[str, ...]:
-    return tuple(names[at] if at < len(names) else f"argument {at}" for at in range(count))
+    return graphs.run_captured(
+        full, lambda *given: run_call(call_function, given), *args, *options.values()
+    )
 
 
 def hook_builds(cpp_extension: Any) -> None:
@@ -202,7 +201,7 @@ def prepare_launches() -> Any:
     toolkit.set_variables(os.environ)
     cudart.install_cudart(get_card(), CALLS)
     HOOKS.sees_cuda_launches = True
-    for_torch.check_open_sessions()
+    open_sessions.check_open_sessions()
     return toolkit
 
 
