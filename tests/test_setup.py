@@ -83,6 +83,7 @@ def test_the_first_call_sets_up_and_answers(fake: Checkout) -> None:
     done = fake.call()
     assert (done.returncode, done.stdout, read_messages(done)) == (0, ANSWER, [SETTING_UP])
     assert fake.ready.is_file()
+    assert (fake.tree / ".unfix").is_dir()  # without it each `list` would read all sources anew
 
 
 def test_no_network_is_said_in_one_sentence_and_the_next_call_repairs(

@@ -205,10 +205,11 @@ class ImportRuns:
         lines = self._files.get(EVERYBODY, {}) | self._files.get(self._dependent, {})
         return lines.get(os.path.realpath(file) if file else "")
 
-    def count_imports(self, file: str) -> int:
-        """Count how often the code of a module's file ran, under whatever names."""
-        codes = self._collect().values()
-        return sum(c.co_filename == file and c.co_name == "<module>" for c in codes)
+    def has_copy(self, file: str) -> bool:
+        """Return whether a test ran the file of a module as another one; a reload makes none."""
+        codes = self._collect()
+        runs = {key for key, c in codes.items() if (c.co_filename, c.co_name) == (file, "<module>")}
+        return len(runs) > 1 and bool(runs & self._codes.get(self._dependent, {}).keys())
 
     def find_snapshot(self) -> ReadingLine | None:
         """Find a line of a test's import that may have read all names of a module or a class."""

@@ -58,7 +58,7 @@ def refuse_results_of_imports(variant: ModuleVariant) -> None:
     if found := RUNS.find_file_reader(""):
         what = f"what the process of line {found.line} of {found.file} computes"
         refuse_live_change(variant.module.__name__, what)
-    if file and RUNS.count_imports(file) > 1:
+    if file and RUNS.has_copy(file):
         refuse_live_change(variant.module.__name__, "a copy by a second import of its file")
 
 

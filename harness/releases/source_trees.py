@@ -117,8 +117,11 @@ class FolderSourceTree(SourceTree):
         self.folder = folder
 
     def read_bytes(self, path: str) -> bytes | None:
-        file = self.folder / path
-        return file.read_bytes() if file.is_file() else None  # a pipe would never end
+        try:
+            file = self.folder / path
+            return None if file.is_fifo() else file.read_bytes()  # a pipe would never end
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def describe_location(self, path: str) -> str:
         return str(self.folder / path)

@@ -293,10 +293,13 @@ def make_view(runs: ProveRun | Sequence[ProveRun]) -> ProofView:
         for cell in run.cells
     }
     facts |= {toggle.id: toggle for run in (lifecycle, main) for toggle in run.toggles}
+    ordered = sorted(facts.values(), key=lambda toggle: (toggle.family, toggle.id))
+    rows = [make_row(toggle, columns, main, lifecycle) for toggle in ordered]
+    if any({box.mark for box in row.boxes} == {"not run"} for row in rows):  # a part of all
+        rows = [row for row in rows if any(box.cells for box in row.boxes)] or rows
     families: dict[str, list[ToggleRow]] = {}
-    for toggle in sorted(facts.values(), key=lambda toggle: (toggle.family, toggle.id)):
-        row = make_row(toggle, columns, main, lifecycle)
-        families.setdefault(toggle.family, []).append(row)
+    for row in rows:
+        families.setdefault(row.toggle.family, []).append(row)
     grouped = tuple(ToggleFamily(name, tuple(rows)) for name, rows in families.items())
     return ProofView(tuple(runs), main, columns, grouped)
 

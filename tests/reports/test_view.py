@@ -66,6 +66,14 @@ def test_a_box_without_guards_says_why_it_is_empty() -> None:
     assert absent == ["absent"] * 4 + ["not run"] * 2
 
 
+def test_a_run_of_some_guards_shows_their_toggles_alone() -> None:
+    run = sample.make_run()
+    run.cells = [cell for cell in run.cells if cell.toggle == "27460"]
+    assert [row.toggle.id for row in view.make_view(run).rows] == ["27460"]
+    run.cells = []
+    assert len(view.make_view(run).rows) > 1, "nothing ran: what could have"
+
+
 def test_a_listed_toggle_without_a_guard_is_shown_with_its_reason_and_is_no_problem() -> None:
     run = sample.make_run()
     run.cells = [cell for cell in run.cells if cell.toggle != "26972"]
