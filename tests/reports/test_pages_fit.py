@@ -349,7 +349,7 @@ def test_the_outcome_of_each_run_of_a_search_is_in_sight(tab: Page, tmp_path: Pa
 
 def test_a_toggle_that_only_evaluations_cover_says_which(tab: Page, tmp_path: Path) -> None:
     open_page(tab, "the recorded proof", tmp_path)
-    rows = tab.locator("tr.line", has_text="attention-share-off-by-one")
+    rows = tab.locator("tr.line", has_text="context-share-off-by-one")
     assert "only unfix eval two-cards" in rows.first.inner_text()
     marks = {box.get_attribute("data-mark") for box in rows.first.locator(".box").all()}
     assert marks == {"eval only"}

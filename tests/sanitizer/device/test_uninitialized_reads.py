@@ -317,7 +317,8 @@ def test_a_grid_that_a_card_refuses_is_a_finding_with_its_numbers() -> None:
 
     [[kind, headline]] = call_in_dry_run(rehearse)
     assert kind == "RefusedGrid"
-    assert headline.startswith("gather_rows: a grid of (1, 70000, 1): at most (2147483647, 65535,")
+    assert headline.startswith("gather_rows: ")
+    assert "a grid of (1, 70000, 1): at most (2147483647, 65535," in headline
 
 
 def test_memory_that_was_freed_is_not_followed() -> None:
