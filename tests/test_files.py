@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.core import paths
 from harness.core.errors import UnfixError, UnknownToggleError
 from harness.core.located_yaml import YamlFileError
 from harness.fixes.registry import toggle_catalogue
@@ -238,6 +239,11 @@ def test_a_duplicate_id_or_a_missing_folder_is_refused(tmp_path: Path) -> None:
         toggle_catalogue.load_catalogue([tmp_path / "one", tmp_path / "two"])
     with pytest.raises(UnfixError, match="no folder of toggles"):
         toggle_catalogue.load_catalogue([tmp_path / "none"])
+
+
+def test_a_folder_of_the_project_may_be_named_again() -> None:
+    files = toggle_catalogue.find_toggle_files([paths.toggles_folder(), paths.proposed_folder()])
+    assert files == toggle_catalogue.find_toggle_files()
 
 
 @pytest.fixture(scope="module")

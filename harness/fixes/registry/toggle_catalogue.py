@@ -126,7 +126,9 @@ def find_toggle_files(folders: Iterable[Path] = ()) -> dict[str, Path]:
     """Find the file of each toggle, by its id."""
     found: dict[str, Path] = {}
     proposed = [paths.proposed_folder()] if paths.proposed_folder().is_dir() else []
-    for folder in (paths.toggles_folder(), *proposed, *folders):
+    own = [paths.toggles_folder(), *proposed]
+    further = [one for one in folders if one.resolve() not in {folder.resolve() for folder in own}]
+    for folder in (*own, *further):
         if not folder.is_dir():
             raise UnfixError(f"there is no folder of toggles at {folder}")
         for stray in folder.glob("*.yml"):
