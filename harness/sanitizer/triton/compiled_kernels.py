@@ -84,13 +84,13 @@ def compile_for_card(kernel: Any, args: tuple[Any, ...], options: dict[str, Any]
 
 
 def show_to_hooks(kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-    """Compile and load a kernel for a card if the program has set hooks that observe this."""
-    runtime = knobs.runtime
-    loads = _find_hooks(runtime.kernel_load_start_hook, runtime.kernel_load_end_hook)
-    if loads or _find_hooks(runtime.jit_cache_hook, runtime.jit_post_compile_hook):
-        compiled = compile_for_card(kernel, args, options)
-        if loads and compiled is not None:
-            compiled._init_handles()
+    """Compile a kernel for a card if the program has set hooks that observe this.
+
+    Hooks of loading a kernel see nothing: SGLang's servers set one, and a second for each kernel is
+    too long for them.
+    """
+    if _find_hooks(knobs.runtime.jit_cache_hook, knobs.runtime.jit_post_compile_hook):
+        compile_for_card(kernel, args, options)
 
 
 def _find_hooks(*hooks: Any) -> list[Any]:

@@ -62,7 +62,8 @@ def test_warmup_compiles_and_launches_nothing() -> None:
         assert x.tolist() == [2 * number for number in range(16)]
 
 
-def test_hooks_of_loading_get_the_compiled_kernel_once() -> None:
+def test_hooks_of_loading_have_no_kernel_compiled() -> None:
+    """SGLang's servers set one, and compiling takes a second for each kernel."""
     loaded: list[str] = []
 
     def load(module: Any, function: Any, name: str, group: Any, key: str) -> None:
@@ -74,12 +75,11 @@ def test_hooks_of_loading_get_the_compiled_kernel_once() -> None:
         hook.add(load)
     try:
         with check_on_cpu():
-            for _ in range(2):
-                double_numbers[(2,)](make_numbers(16), 16, BLOCK=8, num_stages=9)
+            double_numbers[(2,)](make_numbers(16), 16, BLOCK=8, num_stages=9)
     finally:
         for hook in hooks:
             hook.remove(load)
-    assert loaded == ["double_numbers"] * 2
+    assert not loaded
 
 
 def test_a_launch_with_another_ir_is_refused() -> None:
