@@ -196,7 +196,18 @@ def make_zoo_cards() -> str:
     parts = [row["ranks error"] / row["ranks tolerance"] for row in holding]
     counts = Counter(row["ranks"] for row in rows)
     release = record["machine"]["versions"]["sglang"]
+    virtual = msgspec.json.decode(
+        read_record_text(RECORDED / "ranks-zoo-0.5.23.json.xz"), type=ZooRun
+    )
+    seconds = sum(result.processor_seconds for result in virtual.models)
+    counts_of_claims = ", ".join(
+        f"{virtual.counts.get(verdict.value, 0)} {verdict.value}" for verdict in CLAIM_VERDICTS
+    )
     return (
+        f"Virtual ranks, SGLang {virtual.release}, {virtual.ranks}: "
+        f"{sum(result.starts for result in virtual.models)} architectures start; "
+        f"{counts_of_claims}; "
+        f"{seconds / 60:.0f} min of a processor.\n\n"
         f"SGLang {release} in {record['dtype']} on two H200, {record['layout']} over NCCL: of "
         f"{len(rows)} rows {len(rows) - counts['not run']} load on one card, and {len(holding)} "
         f"give its logits on two, within {max(parts):.2f} of their tolerance. "
