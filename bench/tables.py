@@ -211,8 +211,8 @@ def make_zoo_cards() -> str:
         f"SGLang {release} in {record['dtype']} on two H200, {record['layout']} over NCCL: of "
         f"{len(rows)} rows {len(rows) - counts['not run']} load on one card, and {len(holding)} "
         f"give its logits on two, within {max(parts):.2f} of their tolerance. "
-        f"{', '.join(failing)} differ, {counts['stopped']} stop. A row stops on one card where "
-        "SGLang's kernels do not have its tiny sizes or its type."
+        f"{', '.join(failing)} differ, {counts['stopped']} stop. A row that stops on one card "
+        "lacks kernels of its sizes or type, or a model in the release, or meets a known bug."
     )
 
 

@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -33,6 +34,7 @@ ONE_CARD, RANKS = "one card", "ranks"
 REFERENCE = "reference.pt"
 ERROR = re.compile(r"\b\w+(Error|Exception|Architecture|Model)\b")
 LINE_CHARACTERS = 300
+POLL_SECONDS = 0.2
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +85,7 @@ def compare_row(
         result: dict[str, Any] = {ONE_CARD: NOT_RUN, RANKS: NOT_RUN}
         for part, count in ((ONE_CARD, 1), (RANKS, layout.count)):
             processes = [start_process(rank, count) for rank in range(count)]
-            ends = [wait_for_process(process, options.seconds) for process in processes]
+            ends = wait_for_processes(processes, options.seconds)
             if any(ends):
                 logs = [(folder / f"log-{count}-{rank}").read_text() for rank in range(count)]
                 stops = [
@@ -95,12 +97,18 @@ def compare_row(
         return result
 
 
-def wait_for_process(process: subprocess.Popen[bytes], seconds: float) -> int:
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
+def wait_for_processes(processes: list[subprocess.Popen[bytes]], seconds: float) -> list[int]:
+    """Return how they ended; the others of one that fails would wait for it, and are killed."""
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        ends = {process.poll() for process in processes}
+        if None not in ends or ends - {0, None}:
+            break
+        time.sleep(POLL_SECONDS)
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+    return [process.wait() for process in processes]
 
 
 def find_error(log: str) -> str:

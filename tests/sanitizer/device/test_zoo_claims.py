@@ -183,3 +183,18 @@ def test_a_reason_that_is_gone_is_red_where_it_names_the_ranks(
     one = Architecture("llama", known={"several ranks": known})
     claim = ClaimResult(ZooClaim.RANKS, Verdict.HOLDS, error=0.0, tolerance=2e-5)
     assert claims.apply_known_reason(one, claim, "tp 2").verdict is verdict
+
+
+@pytest.mark.parametrize("other", ["tp 4", "tp 2"])
+def test_idle_ranks_have_a_reason_of_their_own_before_that_of_all_ranks(
+    other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.5.23")
+    known = {
+        "idle ranks": KnownFailure("no tokens", says="idle", ranks=other),
+        "several ranks": KnownFailure("rounding", at_most=1e-4, ranks="tp 2"),
+    }
+    one = Architecture("llama", known=known)
+    claim = ClaimResult(ZooClaim.IDLE, Verdict.FAILS, "off", error=5e-5, tolerance=2e-5)
+    verdict = claims.apply_known_reason(one, claim, "tp 2").verdict
+    assert verdict is (Verdict.KNOWN if other == "tp 4" else Verdict.FAILS)
